@@ -39,4 +39,5 @@ def topology(json_path: Path | None, draw_path: Path | None, measure: bool) -> N
         if json_path is not None:
             target.write("topology", json_path, found.to_json() + "\n")
         if draw_path is not None:
-            found.draw(draw_path)
+            with target.writing("topology", draw_path):
+                found.draw(draw_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from closeranks.errors import Error, UsageError
@@ -53,7 +55,32 @@ def write(verb: str, path: Path, text: str) -> None:
     Error
         If the system refuses, such as for want of space.
     """
-    try:
+    with writing(verb, path):
         path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def writing(verb: str, path: Path) -> Iterator[None]:
+    """Say which file the system refuses to write; local.
+
+    Parameters
+    ----------
+    verb : str
+        The verb that writes.
+    path : Path
+        Where to.
+
+    Yields
+    ------
+    None
+        While it is written.
+
+    Raises
+    ------
+    Error
+        If the system refuses, such as for want of space.
+    """
+    try:
+        yield
     except OSError as wrong:
         raise Error(verb, f"cannot write {path}: {wrong.strerror}", "name another file") from wrong

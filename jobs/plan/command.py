@@ -85,7 +85,8 @@ def plan(
     if json_path is not None:
         target.write("plan", json_path, json.dumps(made, indent=1) + "\n")
     if draw_path is not None:
-        draw_placement(asked.placements[0], asked.volumes, draw_path)
+        with target.writing("plan", draw_path):
+            draw_placement(asked.placements[0], asked.volumes, draw_path)
 
 
 class _Asked(NamedTuple):

@@ -8,6 +8,8 @@ from zlib import crc32
 
 import numpy as np
 
+from closeranks.partitioning.layout.element_words import element_words
+
 
 @cache
 def kind_of(dtype: np.dtype[Any]) -> int:
@@ -24,5 +26,4 @@ def kind_of(dtype: np.dtype[Any]) -> int:
         1 to 32 749, the same in every process; other types nearly always have
         others.
     """
-    words = repr(dtype.descr) if dtype.names else f"{dtype} {dtype.str}"
-    return crc32(words.encode()) % 32749 + 1
+    return crc32(element_words(dtype).encode()) % 32749 + 1

@@ -168,7 +168,8 @@ class BoundMessages:
             The first such rank.
         """
         for status, peer in self._received:
-            if status.tag != self._kind and not (failed and _is_missing(status)):
+            tag = status.tag  # MPI.ANY_TAG: an earlier wait has had the message
+            if tag not in (self._kind, MPI.ANY_TAG) and not (failed and _is_missing(status)):
                 return peer
         return None
 

@@ -121,7 +121,9 @@ class Halo:
         self.layout, self.corners = layout, ghosts.corners
         self.widths, self.periodic = ghosts.widths, ghosts.periodic
         self.shape = ghosts.shape(rank)
-        self._inside = slices(ghosts.interior(rank))
+        self._said = described(ghosts)
+        # By the ellipsis an array of no axes gives a view, too.
+        self._inside: Any = (*slices(ghosts.interior(rank)), ...)
         received, sent = ghosts.received(rank), ghosts.sent(rank)
         self._own = [one for one in received if one.peer == rank]
         self._received = by_peer([one for one in received if one.peer != rank], ghosts=True)
@@ -156,9 +158,14 @@ class Halo:
         Raises
         ------
         UsageError
-            If there is no such type (local).
+            If there is no such type, or no memory (local).
         """
-        return np.zeros(self.shape, argument.element_type("Halo.empty", dtype))
+        element = argument.element_type("Halo.empty", dtype)
+        try:
+            return np.zeros(self.shape, element)
+        except (MemoryError, ValueError):  # the latter: more than can be addressed
+            raise UsageError("Halo.empty", f"no memory for {self.shape} of {element}",
+                             "use more ranks, or a smaller width") from None  # fmt: skip
 
     def interior(self, array: NDArray[Any]) -> NDArray[Any]:
         """View this rank's part of a padded array.  Local.
@@ -178,9 +185,11 @@ class Halo:
         UsageError
             If the array has another shape (local).
         """
+        remedy = f"give one of shape {self.shape}"
+        argument.instance("Halo.interior", "the array", array, np.ndarray, remedy)
         if array.shape != self.shape:
             problem = f"an array of shape {array.shape}"
-            raise UsageError("Halo.interior", problem, f"give one of shape {self.shape}")
+            raise UsageError("Halo.interior", problem, remedy)
         view: NDArray[Any] = array[self._inside]
         return view
 
@@ -229,7 +238,7 @@ class Halo:
         """Wait until the exchange that was started is over.
 
         If a signal handler raises meanwhile, the exchange stays under way: call it
-        again.
+        again.  It also ends an `exchange` or a `reduce` whose wait was left so.
 
         Raises
         ------
@@ -262,7 +271,6 @@ class Halo:
         """
         self._start(_REDUCE, array)
         self._complete()
-        self._stage(array.dtype).add(array)
 
     def _start_known(self, operation: str, array: NDArray[Any]) -> None:
         """Start an exchange; an array that was here before is not looked at anew."""
@@ -318,6 +326,8 @@ class Halo:
             if messages.packs:
                 messages.scatter(array)
         self._under_way = None
+        if operation is _REDUCE:
+            self._stage(array.dtype).add(array)
 
     def _refuse(self, operation: str) -> None:
         """Raise if a call cannot be served, whatever its arguments are."""
@@ -343,7 +353,12 @@ class Halo:
                 check_numbers(operation, array.dtype)
         except UsageError as wrong:
             problem = wrong
-        self._traffic.check(operation, problem, getattr(array, "dtype", None))
+        if self._traffic.checks:
+            what = "reduce" if reduces else "exchange"
+            said = f"{what} of {getattr(array, 'dtype', None)} by {self._said}"
+            self._traffic.check(operation, problem, said)
+        elif problem is not None:
+            raise problem
         if reduces:
             self._traffic.keep(array)
         found = self._messages_at(array, reduces=reduces)

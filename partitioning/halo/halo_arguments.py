@@ -50,7 +50,7 @@ def read_ghosts(layout: Any, width: Any, periodic: Any, corners: Any) -> Ghosts:
         if ring and max(sides) > length:
             problem = f"width {max(sides)} on periodic axis {axis}, which has {length} cells"
             raise UsageError("Halo", problem, f"give at most {length}")
-    return Ghosts(layout, widths, rings, corners=bool(corners))
+    return Ghosts(layout, widths, rings, corners=_truth("corners", corners))
 
 
 def read_widths(layout: Layout, width: Any) -> list[Sides]:
@@ -113,11 +113,11 @@ def read_periodic(layout: Layout, periodic: Any) -> list[bool]:
     ndim = len(layout.global_shape)
     items = _items(periodic)
     if items is None:
-        return [bool(periodic)] * ndim
+        return [_truth("periodic", periodic)] * ndim
     if len(items) != ndim:
         problem = f"{len(items)} values of periodic for {ndim} array axes"
         raise UsageError("Halo", problem, "give True, False or one an axis")
-    return [bool(one) for one in items]
+    return [_truth("a value of periodic", one) for one in items]
 
 
 def digest_of(ghosts: Ghosts) -> int:
@@ -209,6 +209,15 @@ def _items(value: Any) -> list[Any] | None:
     if isinstance(value, str) or not isinstance(value, Iterable):
         return None
     return None if isinstance(value, np.ndarray) and not value.ndim else list(value)
+
+
+def _truth(name: str, value: Any) -> bool:
+    """Read one truth."""
+    try:
+        return bool(value)
+    except (TypeError, ValueError):  # such as an array of several
+        raise UsageError("Halo", f"{name} is {argument.shown(value)}",
+                         "give True or False") from None  # fmt: skip
 
 
 def _side(value: Any) -> int:

@@ -218,8 +218,10 @@ class HaloTraffic:
         if self.is_broken:
             raise Revoked(operation, (), "an exchange has failed before", _REMEDY, for_good=True)
 
-    def check(self, operation: str, problem: UsageError | None, dtype: Any) -> None:
-        """Raise what is wrong with an array; on all ranks where these are compared.
+    def check(self, operation: str, problem: UsageError | None, said: str) -> None:
+        """Raise on all ranks what is wrong with an array, or that calls differ.
+
+        Collective; for a communicator that `checks`.
 
         Parameters
         ----------
@@ -227,21 +229,17 @@ class HaloTraffic:
             The call, for the text of an error.
         problem : UsageError or None
             What is wrong on this rank.
-        dtype : dtype
-            Elements of its array.
+        said : str
+            The call, the elements of its array and the halo.
 
         Raises
         ------
         UsageError
-            If there is a problem; local without `checks`.
+            If there is a problem.
         Disagreement
-            On all ranks, if `checks` and the elements differ.
+            If ``said`` differs.
         """
-        if self.checks:
-            said = str(dtype)
-            agree(self._given, operation, problem, crc32(said.encode()), said)
-        elif problem is not None:
-            raise problem
+        agree(self._given, operation, problem, crc32(said.encode()), said)
 
     def keep(self, array: NDArray[Any]) -> None:
         """Let an attempt that is under way restore an array if it fails.  Local.

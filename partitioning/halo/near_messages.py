@@ -167,7 +167,7 @@ class NearMessages:
             for some in ([ring.told for ring in self._out], [ring.read for ring in self._in])
         ]
         self._told, self._read = (some.ctypes.data for some in self._counters)
-        self._step, self._itemsize = 0, 0
+        self._step, self._taken, self._itemsize = 0, 0, 0
         self._looks = _LOOKS if spins else 0
         self._tell, self._has_come = _kernel("tell", 2), _kernel("has_come", 3)
 
@@ -240,7 +240,7 @@ class NearMessages:
     def take(self, bound: NearCells, wait: Wait, operation: str) -> int | None:
         """End a step: copy what others have laid to the ghosts.
 
-        May be called again if ``wait`` has raised.
+        May be called again, if ``wait`` or what follows has raised.
 
         Parameters
         ----------
@@ -257,13 +257,15 @@ class NearMessages:
             A rank that has laid elements of another type: nothing of it was copied.
         """
         step = self._step
-        for peer, told, kinds, length, slots in bound.taken:
-            if not self._has_come(told, step, self._looks):
-                self._await(told, step, wait, operation)
-            if kinds[step % MOST_SLOTS] != bound.kind:
-                return peer
-            for copy, view, data in slots[step % length]:
-                copy(view, data)
+        if self._taken != step:  # else owners may write to these slots again
+            for peer, told, kinds, length, slots in bound.taken:
+                if not self._has_come(told, step, self._looks):
+                    self._await(told, step, wait, operation)
+                if kinds[step % MOST_SLOTS] != bound.kind:
+                    return peer
+                for copy, view, data in slots[step % length]:
+                    copy(view, data)
+            self._taken = step
         self._tell(self._read, step)
         return None
 

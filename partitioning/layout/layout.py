@@ -249,7 +249,7 @@ def _checked_placements(
             if not -ndim <= how.axis < ndim:
                 raise UsageError("Layout", f"{how} of an array with {ndim} axes",
                                  f"choose an axis of {-ndim}..{ndim - 1}")  # fmt: skip
-            how = Split(how.axis % ndim)
+            how = Split(int(how.axis) % ndim)
         found.append(how)
     ops = sorted({how.op for how in found if isinstance(how, Partial)})
     if len(ops) > 1:

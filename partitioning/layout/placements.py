@@ -47,7 +47,7 @@ class Partial:
 
     def __post_init__(self) -> None:
         """Refuse other reductions."""
-        if self.op not in _OPS:
+        if not isinstance(self.op, str) or self.op not in _OPS:
             raise UsageError("Partial", f"op is {argument.shown(self.op)}",
                              f"choose one of {', '.join(_OPS)}")  # fmt: skip
 

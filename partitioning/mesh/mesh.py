@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -359,11 +359,11 @@ class Mesh:
     def _chosen(self, where: str, axis: str | Sequence[str]) -> list[int]:
         """Give the indices of some axes."""
         names = list(self.axes)
-        try:
-            chosen = [axis] if isinstance(axis, str) else list(axis)
-        except TypeError:
+        given: object = axis  # whatever its type says
+        if not isinstance(given, Iterable):
             remedy = f"give a name, or several, of {', '.join(names)}"
-            raise UsageError(where, f"axis is {argument.shown(axis)}", remedy) from None
+            raise UsageError(where, f"axis is {argument.shown(axis)}", remedy)
+        chosen = [axis] if isinstance(axis, str) else list(axis)
         for name in chosen:
             if name not in names or chosen.count(name) > 1:
                 twice = "axis named twice:" if name in names else "unknown axis"
@@ -378,6 +378,9 @@ class Mesh:
             return [bool(periods.get(name, False)) for name in self.axes]
         if isinstance(periods, (bool, int, np.bool_)):
             return [bool(periods)] * len(self.axes)
+        argument.instance(
+            "Mesh.cart", "periods", periods, Iterable, "give True, False or one an axis"
+        )
         rings = [bool(one) for one in periods]
         if len(rings) != len(self.axes):
             raise UsageError("Mesh.cart", f"{len(rings)} periods for {len(self.axes)} axes",

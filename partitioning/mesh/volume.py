@@ -53,13 +53,21 @@ class Volume:
     def __post_init__(self) -> None:
         """Refuse what no rank can send."""
         nbytes: Any = self.nbytes
-        number = isinstance(nbytes, Real) and not isinstance(nbytes, bool)
-        if not number or not isfinite(nbytes) or nbytes < 0:
+        if not _is_bytes(nbytes):
             raise UsageError("Volume", f"nbytes is {argument.shown(nbytes)}",
                              "give a finite number of bytes of at least 0")  # fmt: skip
         if not isinstance(self.pattern, str) or self.pattern not in PATTERNS:
             raise UsageError("Volume", f"unknown pattern {argument.shown(self.pattern)}",
                              f"choose one of {', '.join(PATTERNS)}")  # fmt: skip
+
+
+def _is_bytes(nbytes: Any) -> bool:
+    """Tell whether it is a finite number of at least 0."""
+    number = isinstance(nbytes, Real) and not isinstance(nbytes, bool)
+    try:
+        return number and isfinite(nbytes) and nbytes >= 0
+    except OverflowError:  # more than a float holds
+        return False
 
 
 def checked_volumes(where: str, volumes: Any, axes: Mapping[str, int]) -> dict[str, Volume]:

@@ -11,9 +11,11 @@ from mpi4py import MPI
 
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.comms import argument
+from closeranks.comms.exit import forked_child
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import Error, UsageError
 from closeranks.partitioning.layout.box import Bounds
+from closeranks.partitioning.layout.element_words import element_words
 from closeranks.partitioning.layout.layout import Layout
 from closeranks.partitioning.redistribution import local_arrays, window_exchange
 from closeranks.partitioning.redistribution.call_agreement import (
@@ -254,7 +256,9 @@ def redistribute(
         As collectives of a closeranks communicator.
     """
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        raise UsageError(_WHERE, f"comm is {argument.shown(comm)}", "give an intra-communicator")
+        said = "MPI.COMM_NULL" if comm == MPI.COMM_NULL else argument.shown(comm)
+        raise UsageError(_WHERE, f"comm is {said}", "give an intra-communicator")
+    forked_child.refuse_in_child(_WHERE)
     with _heard_if_left(comm):
         call = _Call(comm, source, target, limit_bytes)
         while not call.settled(array, out):
@@ -383,7 +387,7 @@ def _kind(array: Array | None) -> tuple[str, int]:
     found = _KINDS.get(array.dtype)
     if found is None:
         dtype = array.dtype
-        words = repr(dtype.descr) if dtype.names else f"{dtype} {dtype.str}"
+        words = element_words(dtype)
         found = _KINDS[dtype] = words, digest(words.encode())
     return found
 

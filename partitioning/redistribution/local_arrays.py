@@ -115,7 +115,7 @@ def made(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """
     try:
         return np.empty(shape, dtype)
-    except MemoryError:
+    except (MemoryError, ValueError):  # the latter: more than can be addressed
         raise UsageError(_WHERE, f"no memory for {shape} of {dtype}",
                          "use more ranks, or give out") from None  # fmt: skip
 
@@ -168,7 +168,7 @@ def _works(op: str, dtype: np.dtype[Any]) -> bool:
     try:
         neutral(op, dtype)
         one = np.zeros(1, dtype)
-        return bool(_UFUNCS[op](one, one).dtype == dtype)
+        return bool(_UFUNCS[op](one, one).dtype == dtype.newbyteorder("="))
     except (TypeError, ValueError):
         return False
 

@@ -74,6 +74,10 @@ class NodeWindow:
         self.turn = 0
         self.stores = StoreChoice()
 
+    def close(self) -> None:
+        """Drop the memory, which the world would keep until it is collected.  Local."""
+        self.halves = []
+
 
 #: World -> its window; None where its node has no memory left for one.
 _WINDOWS: Final[WeakKeyDictionary[World, NodeWindow | None]] = WeakKeyDictionary()
@@ -122,7 +126,7 @@ def open_window(comm: Any) -> bool:
     """
     world = comm.membership.world
     try:
-        _WINDOWS[world] = NodeWindow(comm)
+        _WINDOWS[world] = world.own(NodeWindow(comm))
     except Unavailable:
         _WINDOWS[world] = None
     return _WINDOWS[world] is not None

@@ -169,6 +169,59 @@ def test_reduce_adds_and_clears(world: World) -> None:
         halo.exchange(halo.empty("f4"))
 
 
+def test_the_interior_of_an_array_without_axes_is_a_view(comm: MPI.Intracomm) -> None:
+    with Halo(comm, Layout((), [Broadcast()], mesh=Mesh({"a": comm.size})), 1) as halo:
+        array = halo.empty("i4")
+        halo.interior(array)[...] = 7
+        halo.exchange(array)
+        assert array == 7
+        with pytest.raises(UsageError, match="array is \\[7\\]"):
+            halo.interior([7])  # type: ignore[arg-type]
+
+
+def interrupted(patch: pytest.MonkeyPatch, halo: Halo) -> None:
+    """Let the next wait for messages end with them, but not the call."""
+
+    def complete(*args: Any) -> None:
+        patch.undo()
+        halo._traffic.complete(*args)
+        raise KeyboardInterrupt
+
+    patch.setattr(halo._traffic, "complete", complete)
+
+
+def test_a_reduce_that_was_left_is_finished(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = world.size
+    layout = Layout((3 * size,), [Split(0)], mesh=Mesh({"a": size}))
+    with Halo(world, layout, 1, periodic=True) as halo:
+        array = np.array([2.0, 1, 1, 1, 4])
+        if world.rank == 0 and size > 1:
+            interrupted(monkeypatch, halo)
+            with pytest.raises(KeyboardInterrupt):
+                halo.reduce(array)
+            halo.finish()
+        else:
+            halo.reduce(array)
+        assert array.tolist() == [0, 5, 1, 3, 0]
+
+
+def test_a_wait_that_was_left_reads_no_slot_again(world: World) -> None:
+    size, rank = world.size, world.rank
+    layout = Layout((8 * size,), [Split(0)], mesh=Mesh({"a": size}))
+    with Halo(world, layout, [(1, 0)]) as halo:  # nothing comes back to who sends
+        array, wrong = halo.empty(), []
+        for step in range(40):
+            array[:] = 100 * step + rank
+            halo.start(array)
+            if rank == size - 1 and rank and step == 0:
+                near, cells = halo._near, halo._under_way[1].near  # type: ignore[index]
+                near.take(cells, halo._traffic.wait, "test")
+                time.sleep(0.05)  # others write to all slots of the ring
+            halo.finish()
+            wrong += [step] * bool(rank and array[0] != 100 * step + rank - 1)
+    assert wrong == []
+
+
 def test_a_halo_of_a_derived_communicator(world: World) -> None:
     child = world.Split(world.rank % 2, -world.rank)
     size, rank = child.size, child.rank
@@ -351,6 +404,12 @@ def test_a_wrong_array_on_one_rank_is_refused_on_all_that_check(comm: MPI.Intrac
             if world.size > 1:
                 with pytest.raises(Disagreement):
                     halo.exchange(halo.empty("f4") if world.rank == 0 else array)
+                with Halo(world, layout, 2) as wider:
+                    used = wider if world.rank == 0 else halo
+                    with pytest.raises(Disagreement):
+                        used.exchange(used.empty())
+                with pytest.raises(Disagreement, match="reduce of"):
+                    (halo.reduce if world.rank == 0 else halo.exchange)(array)
             halo.exchange(array)
 
 

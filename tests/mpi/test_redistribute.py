@@ -13,6 +13,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import closeranks as cr
+from closeranks.comms.exit import forked_child
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import Disagreement
 from closeranks.partitioning import (
@@ -300,6 +301,36 @@ def test_bad_input_of_one_rank_is_told_by_all(
     assert redistribute(comm, part.astype("f8"), rows, columns).shape[0] == 6
 
 
+FIELDS = {"names": ["a", "b"], "formats": ["<i4", "<i4"]}
+
+
+@pytest.mark.parametrize("offsets", [[4, 0], [0, 2]])
+def test_fields_in_any_order(comm: MPI.Intracomm, offsets: list[int]) -> None:
+    mesh = Mesh({"x": comm.size})
+    rows, columns = (Layout((6, 4), [Split(axis)], mesh=mesh) for axis in (0, 1))
+    kind: Any = np.dtype({**FIELDS, "offsets": offsets, "itemsize": 8})
+    whole = np.arange(24).reshape(6, 4).view(kind)
+    made = redistribute(comm, whole[rows.box(comm.rank)], rows, columns)
+    for name in FIELDS["names"]:
+        assert (made[name] == whole[columns.box(comm.rank)][name]).all()
+    other = kind if comm.rank else np.dtype({**FIELDS, "offsets": [4, 2], "itemsize": 8})
+    if comm.size > 1:
+        with pytest.raises(cr.UsageError, match="dtypes differ"):
+            redistribute(comm, whole[rows.box(comm.rank)].view(other), rows, columns)
+
+
+@pytest.mark.parametrize("op", ["sum", "min", "max"])
+@pytest.mark.parametrize("dtype", [">f8", ">i2", ">u8"])
+def test_terms_of_the_other_byte_order(comm: MPI.Intracomm, dtype: str, op: str) -> None:
+    mesh = Mesh({"x": comm.size})
+    terms, rows = Layout((6,), [Partial(op)], mesh=mesh), Layout((6,), [Split(0)], mesh=mesh)
+    whole = (np.arange(6) + comm.rank).astype(dtype)
+    made = redistribute(comm, whole, terms, rows)
+    each = np.arange(6) + np.arange(comm.size)[:, None]
+    assert made.dtype == np.dtype(dtype)
+    assert made.tolist() == getattr(each, op)(axis=0)[rows.box(comm.rank)].tolist()
+
+
 def test_arrays_that_share_memory_are_refused(comm: MPI.Intracomm) -> None:
     same = Layout((8,), [Broadcast()], mesh=Mesh({"x": comm.size}))
     room = np.arange(16.0)
@@ -334,6 +365,31 @@ def test_layouts_of_children_and_duplicates(world: World) -> None:
             assert (made == whole[columns.box(turned.rank)]).all()
     made = redistribute(world, whole[rows.box(world.rank)], rows, columns)
     assert (made == whole[columns.box(world.rank)]).all()
+
+
+def test_a_closed_communicator_keeps_no_window(comm: MPI.Intracomm) -> None:
+    with cr.init(comm) as world:
+        mesh = Mesh({"x": world.size})
+        rows, all_of = (Layout((7, 9), [how], mesh=mesh) for how in (Split(0), Broadcast()))
+        redistribute(world, np.zeros(rows.local_shape(world.rank)), rows, all_of)
+        window = window_exchange._WINDOWS.get(world.membership.world)
+        assert window is None or window.halves
+    assert window is None or not window.halves
+
+
+def test_a_forked_child_is_no_rank(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = Layout((8,), [Broadcast()], mesh=Mesh({"x": comm.size}))
+    monkeypatch.setattr(forked_child.Process, "is_child", True)
+    with pytest.raises(cr.UsageError, match="forked"):
+        redistribute(comm, np.zeros(8), same, same)
+
+
+def test_what_is_no_communicator_is_named(comm: MPI.Intracomm) -> None:
+    same = Layout((8,), [Broadcast()], mesh=Mesh({"x": comm.size}))
+    wrong: list[Any] = [None, MPI.COMM_NULL, MPI.Intracomm(MPI.COMM_NULL)]
+    for one, said in zip(wrong, ("None", "COMM_NULL", "COMM_NULL"), strict=True):
+        with pytest.raises(cr.UsageError, match=said):
+            redistribute(one, np.zeros(8), same, same)
 
 
 def test_checking_mode(comm: MPI.Intracomm) -> None:

@@ -140,3 +140,11 @@ def test_a_link_of_unknown_rate_fails(tmp_path: Path) -> None:
     done = plan("--topology", str(tmp_path / "machine.json"), *MESH)
     assert done.returncode == 1
     assert "'node'" in done.stderr
+
+
+def test_a_picture_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "full.svg").symlink_to("/dev/full")
+    done = plan(*MACHINE, *MESH, "--draw", str(tmp_path / "full.svg"))
+    assert done.returncode == 1
+    assert "cannot write" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -53,6 +53,7 @@ def test_rings_are_read() -> None:
         ([1, 1, 1], False, "3 widths for 2 array axes"),
         ([(1, 1, 1), 1], False, "(1, 1, 1)"),
         (1, [True], "1 values of periodic for 2 array axes"),
+        (1, np.array([[True, False]] * 2), "a value of periodic is array([ True, False])"),
         ([1, 5], True, "width 5 on periodic axis 1, which has 4 cells; give at most 4"),
         ([(0, 7), 1], (True, False), "width 7 on periodic axis 0"),
     ],
@@ -61,6 +62,11 @@ def test_what_does_not_fit_is_named(width: Any, periodic: Any, said: str) -> Non
     with pytest.raises(UsageError) as caught:
         read_ghosts(LAYOUT, width, periodic, True)
     assert said in str(caught.value)
+
+
+def test_corners_are_a_truth() -> None:
+    with pytest.raises(UsageError, match="corners is array"):
+        read_ghosts(LAYOUT, 1, False, np.array([True, False]))
 
 
 def test_layouts_that_have_no_values() -> None:

@@ -61,6 +61,11 @@ def test_uneven_parts() -> None:
     assert even == Layout((10, 4), [Split(-2), Broadcast()], mesh=GRID, cuts={-2: [0, 5, 10]})
 
 
+def test_an_axis_of_any_integer_type_is_said_alike() -> None:
+    layout = Layout((10, 4), [Split(np.int64(0)), Broadcast()], mesh=GRID)
+    assert repr(layout) == repr(Layout((10, 4), [Split(0), Broadcast()], mesh=GRID))
+
+
 def test_an_array_without_axes_is_held_by_all() -> None:
     layout = Layout((), [Broadcast(), Partial("max")], mesh=GRID)
     assert layout.box(3) == layout.offset(3) == layout.local_shape(3) == ()
@@ -81,6 +86,7 @@ def test_an_array_without_axes_is_held_by_all() -> None:
         (lambda: Layout((4, 4), [Split(0), Split(0)], mesh=6), "6"),
         (lambda: Layout((4, 4), [Partial("sum"), Partial("max")], mesh=GRID), "max and sum"),
         (lambda: Partial("prod"), "'prod'"),
+        (lambda: Partial(np.array(["sum", "min"])), "array(['sum', 'min']"),
         (lambda: Split(0.5), "0.5"),
         (lambda: Layout((4,), [Split(0), Broadcast()], mesh=GRID, cuts={0: [0, 4]}), "[0, 4]"),
         (lambda: Layout((4,), [Split(0), Broadcast()], mesh=GRID, cuts={0: [0, 5, 4]}), "[0, 5,"),

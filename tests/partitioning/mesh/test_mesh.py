@@ -224,6 +224,8 @@ def test_a_step_of_many_ranks_is_priced_fast() -> None:
         (lambda: Mesh({"a": 2}).group("b", 0), "'b'"),
         (lambda: Mesh({"a": 2}).group(("a", "a"), 0), "twice"),
         (lambda: Mesh({"a": 2}).group("a", 2), "2"),
+        (lambda: Mesh({"a": 2}).group(0, 0), "axis is 0"),  # type: ignore[arg-type]
+        (lambda: Mesh({"a": 2}).cart(None, 1.5), "1.5"),  # type: ignore[arg-type]
         (lambda: Mesh({"a": 2}).coordinates(-1), "-1"),
         (lambda: Mesh({"a": 2}).rank((2,)), "2"),
         (lambda: Mesh({"a": 2}).rank((0, 0)), "(0, 0)"),
@@ -233,6 +235,7 @@ def test_a_step_of_many_ranks_is_priced_fast() -> None:
         (lambda: Volume(-1, "ring"), "-1"),
         (lambda: Volume(nan, "ring"), "nan"),
         (lambda: Volume(inf, "ring"), "inf"),
+        (lambda: Volume(2**1100, "ring"), "finite"),
         (lambda: Volume("4M", "ring"), "'4M'"),  # type: ignore[arg-type]
         (lambda: Volume(1, "circle"), "'circle'"),
     ],
