@@ -47,6 +47,9 @@ def checked(name: str, array: Any, shape: tuple[int, ...]) -> Array:
             raise UsageError(_WHERE, f"{name} lies on a device",
                              "copy it to the host, such as by cupy.asnumpy")  # fmt: skip
         raise UsageError(_WHERE, f"{name} is {argument.shown(array)}", "give a NumPy array")
+    if isinstance(array, np.ma.MaskedArray):
+        raise UsageError(_WHERE, f"{name} is masked: its mask would be lost",
+                         "give array.filled(value), or convert data and mask")  # fmt: skip
     if array.shape != shape:
         raise UsageError(_WHERE, f"{name} has shape {array.shape}",
                          f"give the rank's part, {shape}: see Layout.local_shape")  # fmt: skip

@@ -263,6 +263,7 @@ def wrong_calls(comm: Any) -> list[tuple[str, Any]]:
     return [
         ("has shape", call(np.zeros((9, 9)) if last else part)),
         ("give a NumPy array", call(None if last else part)),
+        ("is masked", call(np.ma.masked_array(part) if last else part)),
         ("dtype object", call(part.astype(object) if last else part)),
         ("out has shape", call(out=np.zeros((9, 9) if last else fits))),
         ("the same dtype", call(out=np.zeros(fits, "f4" if last else "f8"))),
