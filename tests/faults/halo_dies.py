@@ -13,6 +13,7 @@ import faulthandler
 import os
 import signal
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,8 @@ def exchange(comm: cr.Communicator, halo: Halo, when: str) -> None:
     halo.finish()
     assert (array == np.arange(start - 300, stop + 300)[:, None] % LENGTH).all()
     if doomed and when == "reduce":
-        halo._traffic.start = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        traffic: Any = halo._traffic
+        traffic.start = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     before = array.copy()
     halo.reduce(array)
     near = np.r_[300:600, -600:-300]

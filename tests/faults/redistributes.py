@@ -48,7 +48,7 @@ def turned(comm: cr.Communicator) -> None:
     """Bring an array through several layouts of the ranks there are."""
     mesh = Mesh({"x": comm.size})
     whole = np.arange(float(SHAPE[0] * SHAPE[1])).reshape(SHAPE)
-    hows = [Split(0), Split(1), Broadcast(), Partial(), Split(1), Split(0)]
+    hows: list[Any] = [Split(0), Split(1), Broadcast(), Partial(), Split(1), Split(0)]
     layouts = [Layout(SHAPE, [how], mesh=mesh) for how in hows]
     part = whole[layouts[0].box(comm.rank)].copy()
     for source, target in pairwise(layouts):

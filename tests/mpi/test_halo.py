@@ -82,7 +82,8 @@ def padded(halo: Halo, whole: np.ndarray, rank: int, before: np.ndarray) -> np.n
 def shaped(shape: tuple[int, ...], dtype: np.dtype[Any], order: str) -> np.ndarray:
     """Make an array with zeros whose memory is laid out in some way."""
     if order in "CF":
-        return np.zeros(shape, dtype, order=order)  # type: ignore[call-overload]
+        made: np.ndarray = np.zeros(shape, dtype, "C" if order == "C" else "F")
+        return made
     if order == "gaps":
         return np.zeros([2 * n for n in shape], dtype)[tuple([slice(None, None, 2)] * len(shape))]
     return np.zeros(shape, dtype)[tuple([slice(None, None, -1)] * len(shape))]
@@ -90,7 +91,7 @@ def shaped(shape: tuple[int, ...], dtype: np.dtype[Any], order: str) -> np.ndarr
 
 def two_nodes(traffic: HaloTraffic, received: Any, sent: Any) -> NearMessages:
     """Let ranks of one parity share memory, as if they were those of a node."""
-    node = traffic.comm.Split(traffic.comm.rank % 2)
+    node: Any = traffic.comm.Split(traffic.comm.rank % 2)
     try:
         ranks = range(traffic.comm.rank % 2, traffic.comm.size, 2)
         return NearMessages(node, ranks, received, sent)
@@ -319,7 +320,7 @@ def test_many_arrays_are_not_kept(world: World) -> None:
         assert len(halo._bound) <= MOST
 
 
-BAD = {
+BAD: dict[str, Any] = {
     "width < 0": lambda layout: (layout, -1, {}),
     "width of no number": lambda layout: (layout, 1.5, {}),
     "beyond a ring": lambda layout: (layout, [100, 0], {"periodic": (True, False)}),
@@ -370,7 +371,8 @@ def test_arrays_that_do_not_fit(world: World) -> None:
     halo = Halo(world, layout, 1)
     fixed = halo.empty()
     fixed.setflags(write=False)
-    for wrong in (np.zeros((2, 2)), fixed, np.zeros(halo.shape, object), [1.0], None):
+    wrongs: list[Any] = [np.zeros((2, 2)), fixed, np.zeros(halo.shape, object), [1.0], None]
+    for wrong in wrongs:
         for call in (halo.exchange, halo.start, halo.reduce):
             with pytest.raises(UsageError):
                 call(wrong)

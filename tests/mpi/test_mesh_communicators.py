@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,12 +58,13 @@ def test_a_cartesian_communicator_has_the_coordinates_of_the_mesh(
 
 
 def test_bad_input_is_named_on_every_rank(comm: MPI.Intracomm) -> None:
-    for call, said in (
+    wrong: list[tuple[Any, str]] = [
         (lambda: Mesh({"a": comm.size + 1}).communicator(comm), f"{comm.size + 1} ranks"),
         (lambda: Mesh({"a": comm.size}).communicator(comm, "b"), "'b'"),
         (lambda: Mesh({"a": comm.size}).cart(comm, [True, True]), "2 periods"),
         (lambda: Mesh({"a": comm.size}).cart(comm, {"b": True}), "'b'"),
-    ):
+    ]
+    for call, said in wrong:
         with pytest.raises(cr.UsageError, match=re.escape(said)):
             call()
     comm.Barrier()

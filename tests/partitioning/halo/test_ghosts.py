@@ -70,7 +70,7 @@ def corner_cells(shape: tuple[int, ...], interior: Bounds) -> np.ndarray:
     outside = [
         (at < start) | (at >= stop) for at, (start, stop) in zip(index, interior, strict=True)
     ]
-    return sum(map(np.int64, outside)) > 1
+    return np.asarray(sum(one.astype(int) for one in outside) > 1)
 
 
 def check(
@@ -78,7 +78,7 @@ def check(
 ) -> None:
     """Compare an exchange with padding; on a ring widths are cut to its length."""
     fitting = [
-        tuple(min(side, length) if ring else side for side in sides)
+        (min(sides[0], length), min(sides[1], length)) if ring else sides
         for sides, ring, length in zip(widths, periodic, layout.global_shape, strict=True)
     ]
     ghosts = Ghosts(layout, fitting, periodic, corners=corners)
@@ -130,7 +130,7 @@ def test_three_axes_drawn_by_lot(seed: int) -> None:
             if draw.random() < 0.5 and parts > 1
         }
         layout = Layout(shape, [Split(int(axis)) for axis in axes], mesh=mesh, cuts=cuts)
-        sides = [tuple(int(n) for n in draw.integers(0, 4, 2)) for _ in range(3)]
+        sides = [(int(low), int(high)) for low, high in draw.integers(0, 4, (3, 2))]
         periodic = [bool(ring) for ring in draw.integers(0, 2, 3)]
         check(layout, sides, periodic, corners=bool(draw.integers(0, 2)))
 

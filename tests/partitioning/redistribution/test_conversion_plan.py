@@ -132,7 +132,7 @@ def test_it_prints() -> None:
     text = str(made)
     assert "840x3 of 8 bytes on 4 ranks" in text
     assert "node: busiest rank 5040 bytes" in text
-    assert f"in 2 stages, {made.seconds * 1e6:.3g} us predicted" in text  # type: ignore[operator]
+    assert f"in 2 stages, {made.seconds * 1e6:.3g} us predicted" in text
     assert str(one(4, "0", "B")).splitlines()[3].endswith("in 1 stage")
     unknown = Topology.regular(node=2, rank=2).with_links({"node": Link(None, None)})
     assert "in 2 stages\n" in str(one(4, "0", "B", unknown))

@@ -126,7 +126,8 @@ def test_meshes_of_other_shapes_cuts_and_more_axes(
 
 def layout(size: int, shape: tuple[int, ...], op: str, rng: np.random.Generator) -> Layout:
     """Make up a layout on a mesh of up to three axes."""
-    sizes, rest = [], size
+    sizes: list[int] = []
+    rest = size
     while rest > 1 and len(sizes) < 2:
         sizes.append(int(rng.choice([n for n in range(1, rest + 1) if rest % n == 0])))
         rest //= sizes[-1]
