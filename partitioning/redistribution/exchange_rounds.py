@@ -46,7 +46,7 @@ class StageRounds(NamedTuple):
     Attributes
     ----------
     stage : int
-        Its number; 0 carries terms.
+        Its number; up to 0 it carries terms.
     elements : int
         Elements in a piece at most.
     pieces : int
@@ -104,7 +104,25 @@ def largest(part: RankPart, stage: int) -> Largest:
     return Largest(len(sends), receives, len(boxes), max(repeats.values(), default=0))
 
 
-def elements_of(most: Largest, itemsize: int, limit_bytes: int | None) -> tuple[int, bool]:
+def largest_of_terms(most: dict[int, Largest]) -> Largest:
+    """Give the largest numbers of stages that carry terms: their pieces are alike.
+
+    Parameters
+    ----------
+    most : dict of int to Largest
+        Stage -> its largest numbers.
+
+    Returns
+    -------
+    Largest
+        Over these stages.
+    """
+    return Largest(*map(max, zip(*(one for stage, one in most.items() if stage <= 0), strict=True)))
+
+
+def elements_of(
+    most: Largest, itemsize: int, limit_bytes: int | None, *, sums: int = 0
+) -> tuple[int, bool]:
     """Choose the size of a piece.
 
     Parameters
@@ -115,6 +133,8 @@ def elements_of(most: Largest, itemsize: int, limit_bytes: int | None) -> tuple[
         Bytes of an element.
     limit_bytes : int, optional
         Bytes of all packed parts of a rank at most, at least two elements.
+    sums : int
+        Pieces that a rank keeps aside at most.
 
     Returns
     -------
@@ -123,14 +143,14 @@ def elements_of(most: Largest, itemsize: int, limit_bytes: int | None) -> tuple[
     one_by_one : bool
         Whether a round carries one message a rank.
     """
-    count = max(most.sends, most.receives, 1)
+    count = max(most.sends, most.receives, sums, 1)
     if limit_bytes is None:
         nbytes = min(max(ROUND_BYTES // count, LEAST_PIECE), _MOST_BYTES // count)
         return max(1, nbytes // itemsize), False
-    half = min(limit_bytes // 2, _MOST_BYTES)
-    if half // count >= itemsize:
-        return half // count // itemsize, False
-    return half // itemsize, True
+    share = min(limit_bytes // (3 if sums else 2), _MOST_BYTES)
+    if share // count >= itemsize:
+        return share // count // itemsize, False
+    return share // itemsize, True
 
 
 def pieces_of(moves: Sequence[Move], stage: int, elements: int) -> int:
@@ -151,6 +171,42 @@ def pieces_of(moves: Sequence[Move], stage: int, elements: int) -> int:
         At least 0.
     """
     return max((cut(move.box, elements).pieces for move in moves if move.stage == stage), default=0)
+
+
+def in_order(
+    stages: Sequence[StageRounds], terms: int, size: int
+) -> Iterator[tuple[StageRounds, ExchangeRound]]:
+    """List the rounds of all stages.
+
+    A piece of the terms goes through all their stages before the next piece, so
+    that sums of a piece are kept aside only.
+
+    Parameters
+    ----------
+    stages : sequence of StageRounds
+        By number.
+    terms : int
+        Terms of a reduction.
+    size : int
+        Number of ranks.
+
+    Yields
+    ------
+    how : StageRounds
+        The stage.
+    which : ExchangeRound
+        The round.
+    """
+    first = [how for how in stages if how.stage <= 0]
+    if len(first) > 1:
+        for piece in range(max(how.pieces for how in first)):
+            for how in first:
+                if piece < how.pieces:
+                    yield how, ExchangeRound(piece)
+        stages = stages[len(first) :]
+    for how in stages:
+        for which in rounds(how, terms, size):
+            yield how, which
 
 
 def rounds(how: StageRounds, terms: int, size: int) -> Iterator[ExchangeRound]:

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from closeranks.partitioning.redistribution.exchange_rounds import (
     ExchangeRound,
     StageRounds,
-    rounds,
+    in_order,
 )
 from closeranks.partitioning.redistribution.rank_work import (
     Arrays,
@@ -76,7 +76,7 @@ def side_of(pieces: list[MovePiece], peers: Sequence[int], size: int, itemsize: 
     starts = [0, *accumulate(one.elements * itemsize for one in pieces)]
     alone = len(set(peers)) == len(peers) and all(one.first >= 0 for one in pieces)
     # Terms are no part of the target, and what is passed on lies beside what comes.
-    alone = alone and all(one.move.stage and not one.move.has_arrived for one in pieces)
+    alone = alone and all(one.move.stage > 0 and not one.move.has_arrived for one in pieces)
     return Side(pieces, (counts, begins[:-1]), (counts, places) if alone else None, starts)
 
 
@@ -113,14 +113,14 @@ class MessageExchange:
             Read and written; free when it returns.
         """
         arrays.copy(self._work.copies)
-        for how in stages:
-            term = -1
-            for which in rounds(how, self._work.terms, self._work.size):
-                if which.term > term:
-                    for due in range(term + 1, which.term + 1):
-                        arrays.reduce_own(due)
-                    term = which.term
-                self._exchange(how, which, arrays)
+        term = -1
+        for how, which in in_order(stages, self._work.terms, self._work.size):
+            for due in range(term + 1, which.term + 1):
+                arrays.reduce_own(due)
+            term = max(term, which.term)
+            if how.stage > 0:
+                arrays.forget_sums()
+            self._exchange(how, which, arrays)
 
     def _exchange(self, how: StageRounds, which: ExchangeRound, arrays: Arrays) -> None:
         """Exchange one round."""
@@ -138,9 +138,9 @@ class MessageExchange:
         if taken is None:
             receive = [come, into.packed, MPI.BYTE]
         self._comm.Alltoallv(send, receive)
-        if how.stage == 0:
+        if how.stage <= 0:
             found = [(come[start:stop], one) for one, start, stop in _spans(into)]
-            arrays.reduce(found, which, how.elements)
+            arrays.reduce(found, how, which)
         elif taken is None:
             for one, start, stop in _spans(into):
                 arrays.unpack(come[start:stop], one)
