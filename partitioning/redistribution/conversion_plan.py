@@ -78,6 +78,16 @@ class Conversion:
         self.possible_stages = range(0 if is_direct else 1 - levels, levels + 1)
         self._part = lru_cache(maxsize=max(16, min(self.size, 1024)))(mover.part)
 
+    @property
+    def nodes(self) -> list[int]:
+        """Node of each rank; without such a level its group outside the last level."""
+        levels, groups = self._machine.levels, self._machine.groups
+        if len(levels) == 1:
+            return [0] * self.size
+        level = levels.index("node") if "node" in levels[:-1] else len(levels) - 2
+        found: list[int] = np.unique(groups[level], return_inverse=True)[1].tolist()
+        return found
+
     def part(self, rank: int) -> RankPart:
         """Give what a rank does.
 

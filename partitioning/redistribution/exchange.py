@@ -29,6 +29,7 @@ from closeranks.partitioning.redistribution.conversion_plan import Conversion, c
 from closeranks.partitioning.redistribution.exchange_rounds import (
     Largest,
     StageRounds,
+    calls_of,
     elements_of,
     largest,
     largest_of_terms,
@@ -113,7 +114,13 @@ class Ready:
         mine = [pieces_of(part.sends, stage, size) for stage, (size, _) in sizes.items()]
         pieces = agreed_most(comm, mine)
         self.stages = tuple(
-            StageRounds(stage, size, count, most[stage].repeats if one_by_one else 0)
+            StageRounds(
+                stage,
+                size,
+                count,
+                most[stage].repeats if one_by_one else 0,
+                1 if one_by_one else calls_of(most[stage].far * work.itemsize // count, work.nodes),
+            )
             for count, (stage, (size, one_by_one)) in zip(pieces, sizes.items(), strict=True)
             if count
         )
@@ -123,9 +130,10 @@ class Ready:
     def _largest(self, comm: Any) -> tuple[dict[int, Largest], int]:
         """Agree on the largest numbers of each stage, and of sums that a rank keeps."""
         work, part = self.work, self.work.part
-        mine = [number for stage in work.stages for number in largest(part, stage)]
+        mine = [number for stage in work.stages for number in largest(part, stage, work.nodes)]
         *found, sums = agreed_most(comm, [*mine, len(part.sums)])
-        rows = (Largest(*found[at : at + 4]) for at in range(0, len(found), 4))
+        each = len(Largest._fields)
+        rows = (Largest(*found[at : at + each]) for at in range(0, len(found), each))
         return dict(zip(work.stages, rows, strict=True)), sums
 
     def _sizes(

@@ -13,12 +13,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from closeranks.partitioning.layout.box import cells
 from closeranks.partitioning.redistribution.box_pieces import cut
 from closeranks.partitioning.redistribution.conversion_plan import LEAST_PIECE, ROUND_BYTES
 from closeranks.partitioning.redistribution.part_moves import Move, RankPart
 
 #: Bytes that one rank gives or takes in a round at most.
 _MOST_BYTES: Final = 1 << 30
+#: Bytes between nodes for which a call of its own pays.
+_LEAST_FAR: Final = 1 << 15
+#: Calls of a round at most.
+_MOST_CALLS: Final = 16
 
 
 class Largest(NamedTuple):
@@ -32,12 +37,15 @@ class Largest(NamedTuple):
         Different boxes that it sends.
     repeats : int
         Messages, of one term, from it to one receiver.
+    far : int
+        Elements that it sends to other nodes.
     """
 
     sends: int
     receives: int
     boxes: int
     repeats: int
+    far: int
 
 
 class StageRounds(NamedTuple):
@@ -53,12 +61,15 @@ class StageRounds(NamedTuple):
         Pieces of the largest message.
     repeats : int
         As in `Largest`, if a round carries one message a rank; else 0.
+    calls : int
+        In so many calls a round is exchanged: see `calls_of`.
     """
 
     stage: int
     elements: int
     pieces: int
     repeats: int
+    calls: int = 1
 
 
 class ExchangeRound(NamedTuple):
@@ -82,7 +93,7 @@ class ExchangeRound(NamedTuple):
     term: int = -1
 
 
-def largest(part: RankPart, stage: int) -> Largest:
+def largest(part: RankPart, stage: int, nodes: Sequence[int]) -> Largest:
     """Count what a rank does in a stage.
 
     Parameters
@@ -91,6 +102,8 @@ def largest(part: RankPart, stage: int) -> Largest:
         What it does.
     stage : int
         The stage.
+    nodes : sequence of int
+        Node of each rank.
 
     Returns
     -------
@@ -101,7 +114,51 @@ def largest(part: RankPart, stage: int) -> Largest:
     receives = sum(move.stage == stage for move in part.receives)
     boxes = {(move.box, move.has_arrived) for move in sends}
     repeats = Counter((move.receiver, move.term) for move in sends)
-    return Largest(len(sends), receives, len(boxes), max(repeats.values(), default=0))
+    far = sum(cells(move.box) for move in sends if nodes[move.sender] != nodes[move.receiver])
+    return Largest(len(sends), receives, len(boxes), max(repeats.values(), default=0), far)
+
+
+def calls_of(far_bytes: int, nodes: Sequence[int]) -> int:
+    """Say in how many calls a round is exchanged.
+
+    If all messages between nodes are under way at once, some nodes receive from
+    several others while some receive from none.  So long ones go in turns, as
+    in a pairwise exchange: each node to the one that is so many further on.
+
+    Parameters
+    ----------
+    far_bytes : int
+        That a rank sends to other nodes at most.
+    nodes : sequence of int
+        Node of each rank, numbered from 0.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    return max(1, min(max(nodes), far_bytes // _LEAST_FAR, _MOST_CALLS))
+
+
+def call_of(sender: int, receiver: int, count: int, calls: int) -> int:
+    """Say in which call of a round messages of one node to another are exchanged.
+
+    Parameters
+    ----------
+    sender, receiver : int
+        The nodes.
+    count : int
+        Number of nodes.
+    calls : int
+        Number of calls, less than that of nodes; or 1.
+
+    Returns
+    -------
+    int
+        0..calls-1; 0 inside a node.
+    """
+    further = (receiver - sender) % count
+    return (further - 1) * calls // (count - 1) if further else 0
 
 
 def largest_of_terms(most: dict[int, Largest]) -> Largest:

@@ -70,6 +70,8 @@ class RankWork:
         The rank, how many there are, and bytes of an element.
     stages : range
         Numbers that stages may have.
+    nodes : list of int
+        Node of each rank.
     terms : int
         Terms of a reduction at most.
     shape : tuple of int
@@ -82,6 +84,7 @@ class RankWork:
         self.part = conversion.part(rank)
         self.rank, self.size, self.itemsize = rank, conversion.size, conversion.itemsize
         self.stages, self.terms = conversion.possible_stages, conversion.terms
+        self.nodes = conversion.nodes
         source, target = conversion.source, conversion.target
         self.shape = target.local_shape(rank)
         self._shapes = source.local_shape(rank), self.shape

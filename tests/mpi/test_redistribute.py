@@ -24,7 +24,12 @@ from closeranks.partitioning import (
     conversion,
     redistribute,
 )
-from closeranks.partitioning.redistribution import exchange, part_moves, window_exchange
+from closeranks.partitioning.redistribution import (
+    exchange,
+    exchange_rounds,
+    part_moves,
+    window_exchange,
+)
 from closeranks.partitioning.redistribution.rank_work import Arrays
 from tests.partitioning.redistribution.interpreter import expected, given, kept, value_of
 from tests.shares import SEED
@@ -206,6 +211,23 @@ def test_terms_are_added_in_the_order_of_the_coordinates(
         for limit in (None, 16, 240):
             made = redistribute(comm, terms[comm.rank], source, target, limit_bytes=limit)
             assert (made == whole[target.box(comm.rank)]).all()
+
+
+@pytest.mark.parametrize("nodes", [[0, 1, 2, 3], [1, 0, 1, 2], [0, 0, 1, 1]])
+def test_nodes_that_take_turns(
+    comm: MPI.Intracomm, nodes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_rounds, "_LEAST_FAR", 1)
+    groups = [nodes[: comm.size], list(range(comm.size))]
+    mesh = Mesh({"x": comm.size}, Topology.from_groups(("node", "rank"), groups))
+    whole = np.arange(41.0 * 29).reshape(41, 29)
+    layouts = [Layout((41, 29), [how], mesh=mesh) for how in (Split(0), Split(1), Broadcast())]
+    for source in layouts:
+        for target in layouts:
+            for limit in (None, 500):
+                part = whole[source.box(comm.rank)].copy()
+                made = redistribute(comm, part, source, target, limit_bytes=limit)
+                assert (made == whole[target.box(comm.rank)]).all()
 
 
 def test_terms_of_a_node_are_added_first(comm: MPI.Intracomm) -> None:
