@@ -192,14 +192,14 @@ class TermHolders(NamedTuple):
     ----------
     ranks : list of list of int
         Term -> those that hold it.
-    members : frozenset of int
-        All of them.
+    members : dict of int to int
+        Each of them -> its term.
     alone : GroupedRanks or None
         By the groups, if one rank holds each term.
     """
 
     ranks: list[list[int]]
-    members: frozenset[int]
+    members: dict[int, int]
     alone: GroupedRanks | None
 
 
@@ -311,8 +311,11 @@ class Mover:
             for place, share in enumerate(pieces, at * len(pieces)):
                 if not cells(share):
                     continue
-                holders = self._chosen(terms, reducers[at], first + second + place)
-                if work.rank == reducers[at] or work.rank in holders.ranks:
+                chooses = first + second + place
+                if work.rank == reducers[at] or self._gives(
+                    work.rank, terms, reducers[at], chooses
+                ):
+                    holders = self._chosen(terms, reducers[at], chooses)
                     number = second * len(reducers) * len(pieces) + place
                     found = role(work.rank, reducers[at], holders, self._adders, number)
                     work.reduce(share, found, self._op)
@@ -328,6 +331,13 @@ class Mover:
         holders = self._chosen(terms, reducers[0], 0)
         useful = -(-useful_cuts(reducers, holders, self._adders) // shared)
         return max(1, min(useful, cells(box) // _LEAST_SHARE))
+
+    def _gives(self, rank: int, terms: TermHolders, reducer: int, number: int) -> bool:
+        """Say whether a rank is one of those that `_chosen` gives."""
+        term = terms.members.get(rank)
+        if term is None or terms.alone is not None:
+            return term is not None
+        return holder(terms.ranks[term], reducer, self._machine, number) == rank
 
     def _chosen(self, terms: TermHolders, reducer: int, number: int) -> GroupedRanks:
         """Give who gives each term: the reducer itself, or one of the nearest."""
@@ -350,9 +360,9 @@ class Mover:
     def _found_terms(self, given: Part, key: Key) -> TermHolders:
         ranks = self._source.ranks_by_term(given, key)
         alone = all(len(some) == 1 for some in ranks)
-        members = [rank for some in ranks for rank in some]
+        members = {rank: term for term, some in enumerate(ranks) for rank in some}
         by_group = self._holders(tuple(members)) if alone else None
-        return TermHolders(ranks, frozenset(members), by_group)
+        return TermHolders(ranks, members, by_group)
 
     def _found_holders(self, ranks: tuple[int, ...]) -> GroupedRanks:
         return GroupedRanks(list(ranks), self._adders)

@@ -155,15 +155,17 @@ def holder(ranks: list[int], to: int, machine: Machine, number: int) -> int:
     int
         ``to``, or one of the nearest.
     """
-    for row in machine.rows:
+    if to in ranks:
+        return to
+    for row in machine.rows[:-1]:
         if len(ranks) == 1:
             break
-        groups = sorted({row[rank] for rank in ranks})
-        mine = row[to]
-        if mine in groups:
-            group = mine
-        else:
+        group = row[to]
+        near = [rank for rank in ranks if row[rank] == group]
+        if not near:
+            groups = sorted({row[rank] for rank in ranks})
             group = groups[turn(number, len(groups))]
             number //= len(groups)
-        ranks = [rank for rank in ranks if row[rank] == group]
-    return ranks[0]
+            near = [rank for rank in ranks if row[rank] == group]
+        ranks = near
+    return ranks[turn(number, len(ranks))]

@@ -134,9 +134,15 @@ def test_a_reducer_without_a_term() -> None:
 
 def test_a_part_of_a_sum_on_1024_ranks_takes_no_longer_than_200_ms() -> None:
     topology = Topology.regular(site=4, node=32, rank=8)
-    for target in (Split(0), Broadcast()):
+    line, square = Mesh({"x": 1024}), Mesh({"x": 32, "y": 32})
+    for mesh, given, taken in (
+        (line, [Partial()], [Split(0)]),
+        (line, [Partial()], [Broadcast()]),
+        (square, [Partial(), Broadcast()], [Split(0), Broadcast()]),
+    ):
+        source, target = (Layout((1 << 16, 64), how, mesh=mesh) for how in (given, taken))
         began = time.process_time()
-        made = from_partial(topology, target, (1 << 16, 64), None)
+        made = conversion(source, target, topology=topology)
         received = made.received(517)
         assert time.process_time() - began < 0.2
         assert received > 0
