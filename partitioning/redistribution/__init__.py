@@ -2,6 +2,7 @@
 
 * `part_holders`: which ranks hold a part, and which parts meet.
 * `distribution_tree`: how elements get to all ranks that want them.
+* `reduction_tree`: how terms become values at a rank that wants them.
 * `part_moves`: what one rank does, as data.
 * `conversion_plan`: `conversion`, bytes and time of all ranks.
 * `box_pieces`: boxes in pieces of a bounded size.

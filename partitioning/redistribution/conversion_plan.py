@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
@@ -12,7 +13,7 @@ import numpy as np
 from closeranks.comms import argument
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import TopologyError, UsageError
-from closeranks.partitioning.layout.box import cells
+from closeranks.partitioning.layout.box import Bounds, cells
 from closeranks.partitioning.layout.layout import Layout
 from closeranks.partitioning.layout.placements import Partial
 from closeranks.partitioning.mesh.mesh_cost import busiest_ranks, priced
@@ -48,6 +49,8 @@ class Conversion:
         Bytes of an element.
     topology : Topology, optional
         The machine.
+    is_direct : bool
+        Whether terms go straight to the rank that wants the value.
 
     Attributes
     ----------
@@ -57,21 +60,33 @@ class Conversion:
         Number of ranks.
     terms : int
         Terms of which a value is reduced; 1 if it is not.
-    depth : int
-        Stages there may be at most, that of terms included.
+    possible_stages : range
+        Numbers that stages may have.
     """
 
     def __init__(
-        self, source: Layout, target: Layout, itemsize: int, topology: Topology | None
-    ) -> None:
+        self, source: Layout, target: Layout, itemsize: int, topology: Topology | None,
+        *, is_direct: bool = False,
+    ) -> None:  # fmt: skip
         self.source, self.target = source, target
         self.itemsize, self.topology = itemsize, topology
         self.size = source.mesh.size
         self._machine = topology or Topology.regular(rank=self.size)
-        mover = Mover(source, target, self._machine)
+        mover = Mover(source, target, self._machine, is_direct=is_direct)
         self.terms = mover.terms
-        self.depth = len(self._machine.levels) + 1
+        levels = len(self._machine.levels)
+        self.possible_stages = range(0 if is_direct else 1 - levels, levels + 1)
         self._part = lru_cache(maxsize=max(16, min(self.size, 1024)))(mover.part)
+
+    @property
+    def nodes(self) -> list[int]:
+        """Node of each rank; without such a level its group outside the last level."""
+        levels, groups = self._machine.levels, self._machine.groups
+        if len(levels) == 1:
+            return [0] * self.size
+        level = levels.index("node") if "node" in levels[:-1] else len(levels) - 2
+        found: list[int] = np.unique(groups[level], return_inverse=True)[1].tolist()
+        return found
 
     def part(self, rank: int) -> RankPart:
         """Give what a rank does.
@@ -97,18 +112,17 @@ class Conversion:
     def steps(self) -> tuple[Step, ...]:
         """All steps of all ranks, in an order in which they can be executed.
 
-        First fills and copies, then the terms of reductions, the reductions,
-        and the other messages by stage.  Made at first use.
+        First fills and copies, then the messages by stage, each stage with the
+        reductions of what it has brought.  Made at first use.
         """
         parts = [self._part(rank) for rank in range(self.size)]
-        moves = sorted(move for part in parts for move in part.receives)
-        terms = [move for move in moves if move.stage == 0]
+        staged: list[Move | Reduction] = [move for part in parts for move in part.receives]
+        staged += [reduction for part in parts for reduction in part.reductions]
+        staged.sort(key=lambda step: (step.stage, isinstance(step, Reduction), step))
         return (
             *(fill for part in parts for fill in part.fills),
             *(copy for part in parts for copy in part.copies),
-            *terms,
-            *(reduction for part in parts for reduction in part.reductions),
-            *moves[len(terms) :],
+            *staged,
         )
 
     def sent(self, rank: int) -> int:
@@ -156,17 +170,23 @@ class Conversion:
         -------
         int
             Beside the local arrays of both layouts, in `redistribute` without
-            ``limit_bytes``.
+            ``limit_bytes``; sums of terms that are sent on included.
         """
         part = self.part(rank)
-        most, least = 0, max(LEAST_PIECE, self.itemsize)
-        for stage in {move.stage for move in (*part.sends, *part.receives)}:
-            both = [
-                [self._nbytes(move) for move in moves if move.stage == stage]
-                for moves in (part.sends, part.receives)
-            ]
-            most = max(most, sum(min(sum(row), max(ROUND_BYTES, least * len(row))) for row in both))
-        return most
+        least = max(LEAST_PIECE, self.itemsize)
+
+        def held(boxes: Iterable[Bounds]) -> int:
+            sizes = [cells(box) * self.itemsize for box in boxes]
+            return min(sum(sizes), max(ROUND_BYTES, least * len(sizes)))
+
+        def most(moves: Sequence[Move], last: int) -> int:
+            stages = groupby((m for m in moves if m.stage <= last), attrgetter("stage"))
+            return max((held(move.box for move in some) for _, some in stages), default=0)
+
+        of_terms, of_all = (
+            most(part.sends, n) + most(part.receives, n) for n in (0, self.possible_stages[-1])
+        )
+        return max(of_terms + held(part.sums), of_all)
 
     @property
     def stages(self) -> int:
@@ -290,7 +310,10 @@ def conversion(
     each level once and is passed on inside, in a stage of its own.
 
     `Partial` axes of the source are reduced first: each rank that wants a part of
-    a value reduces a share of it, in the order of coordinates.  Axes that are
+    a value reduces a share of it.  With a topology one rank of each group adds the
+    terms of its group, and sends their sum to the group outside, so that elements
+    leave a group once.  Terms of a group are added in the order of coordinates,
+    and so are the sums of groups, by their first terms.  Axes that are
     `Partial` in both layouts of one mesh keep their terms.  For other `Partial`
     axes of the target the first member keeps the value, the others get the
     neutral element.

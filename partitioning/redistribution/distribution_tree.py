@@ -19,42 +19,26 @@ class Machine:
 
     Parameters
     ----------
-    topology : Topology
-        The ranks.
+    rows : list of list of int
+        Level, outermost first -> group of each rank; ranks at the last.
     """
 
-    def __init__(self, topology: Topology) -> None:
-        self.rows: list[list[int]] = [row.tolist() for row in topology.groups]
+    def __init__(self, rows: list[list[int]]) -> None:
+        self.rows = rows
 
-    def nearest(self, ranks: list[int], to: int) -> list[int]:
-        """Give those of some ranks that are nearest to another one.
-
-        Parameters
-        ----------
-        ranks : list of int
-            At least one.
-        to : int
-            The other rank.
-
-        Returns
-        -------
-        list of int
-            Those that share the innermost level with it.
-        """
-        for row in self.rows:
-            if len(ranks) == 1:
-                break
-            ranks = [rank for rank in ranks if row[rank] == row[to]] or ranks
-        return ranks
+    @classmethod
+    def of(cls, topology: Topology) -> Machine:
+        """Read a topology."""
+        return cls([row.tolist() for row in topology.groups])
 
 
-class Receivers:
-    """The ranks that want some elements, by the groups of a machine.
+class GroupedRanks:
+    """Ranks that want elements, or hold terms of them, by the groups of a machine.
 
     Parameters
     ----------
     ranks : list of int
-        Ascending.
+        Those of a group stay in this order, and so do groups by their first.
     machine : Machine
         Their groups.
     """
@@ -118,7 +102,7 @@ def turn(number: int, count: int) -> int:
 
 
 def useful_shares(
-    holders: list[int], receivers: Receivers, machine: Machine, counts: tuple[int, int]
+    holders: list[int], receivers: GroupedRanks, machine: Machine, counts: tuple[int, int]
 ) -> int:
     """Say into how many shares elements are cut, so that equal ranks share the work.
 
@@ -129,7 +113,7 @@ def useful_shares(
     ----------
     holders : list of int
         Ranks that have them.
-    receivers : Receivers
+    receivers : GroupedRanks
         Ranks that want them.
     machine : Machine
         Their groups.
@@ -158,7 +142,11 @@ def useful_shares(
 
 
 def links(
-    rank: int, holders: list[int], receivers: Receivers, machine: Machine, numbers: tuple[int, int]
+    rank: int,
+    holders: list[int],
+    receivers: GroupedRanks,
+    machine: Machine,
+    numbers: tuple[int, int],
 ) -> Links:
     """Give what one rank does for some elements.
 
@@ -168,7 +156,7 @@ def links(
         The rank.
     holders : list of int
         Ranks that have them, ascending.
-    receivers : Receivers
+    receivers : GroupedRanks
         Ranks that want them; these may be among the holders.
     machine : Machine
         Its groups.

@@ -31,8 +31,10 @@ from closeranks.partitioning.redistribution.conversion_plan import Conversion, c
 from closeranks.partitioning.redistribution.exchange_rounds import (
     Largest,
     StageRounds,
+    calls_of,
     elements_of,
     largest,
+    largest_of_terms,
     pieces_of,
 )
 from closeranks.partitioning.redistribution.local_arrays import Array
@@ -75,7 +77,8 @@ class Ready:
         self, source: Layout, target: Layout, itemsize: int, *, rank: int,
         topology: Topology | None,
     ) -> None:  # fmt: skip
-        self.work = RankWork(Conversion(source, target, itemsize, topology), rank)
+        self._given = source, target, itemsize, topology
+        self.work = RankWork(Conversion(*self._given), rank)
         self.stages: tuple[StageRounds, ...] | None = None
         self.slots: dict[tuple[int, int, Bounds], int] = {}
         self.by_window = False
@@ -95,28 +98,56 @@ class Ready:
         can_share : bool
             Whether the ranks may have a window.
         """
+        most, sums = self._largest(comm)
+        if self.work.stages[0] < 0 and self._sizes(most, sums, limit_bytes)[0][1]:
+            # No room for sums: terms go straight to the ranks that want the values.
+            self.work = RankWork(Conversion(*self._given, is_direct=True), self.work.rank)
+            most, sums = self._largest(comm)
         work, part = self.work, self.work.part
-        mine = [number for stage in range(work.depth) for number in largest(part, stage)]
-        found = agreed_most(comm, mine)
-        most = [Largest(*found[4 * stage : 4 * stage + 4]) for stage in range(work.depth)]
         half = HALF_BYTES if limit_bytes is None else min(HALF_BYTES, limit_bytes // 2)
-        boxes = max(one.boxes for one in most)
+        boxes = max(one.boxes for one in most.values())
         self.by_window = can_share and boxes > 0 and half // boxes >= work.itemsize
-        sizes = [
-            (half // one.boxes // work.itemsize if one.boxes else 1, False)
-            if self.by_window
-            else elements_of(one, work.itemsize, limit_bytes)
-            for one in most
-        ]
-        mine = [pieces_of(part.sends, stage, size) for stage, (size, _) in enumerate(sizes)]
+        sizes = self._sizes(most, sums, limit_bytes)
+        if self.by_window:
+            sizes = {
+                stage: (half // max(1, one.boxes) // work.itemsize, False)
+                for stage, one in most.items()
+            }
+        mine = [pieces_of(part.sends, stage, size) for stage, (size, _) in sizes.items()]
         pieces = agreed_most(comm, mine)
         self.stages = tuple(
-            StageRounds(stage, size, pieces[stage], one.repeats if one_by_one else 0)
-            for stage, ((size, one_by_one), one) in enumerate(zip(sizes, most, strict=True))
-            if pieces[stage]
+            StageRounds(
+                stage,
+                size,
+                count,
+                most[stage].repeats if one_by_one else 0,
+                1 if one_by_one else calls_of(most[stage].far * work.itemsize // count, work.nodes),
+            )
+            for count, (stage, (size, one_by_one)) in zip(pieces, sizes.items(), strict=True)
+            if count
         )
         self.kept.clear()
         self.slots = self._slots(comm) if self.by_window else {}
+
+    def _largest(self, comm: Any) -> tuple[dict[int, Largest], int]:
+        """Agree on the largest numbers of each stage, and of sums that a rank keeps."""
+        work, part = self.work, self.work.part
+        mine = [number for stage in work.stages for number in largest(part, stage, work.nodes)]
+        *found, sums = agreed_most(comm, [*mine, len(part.sums)])
+        each = len(Largest._fields)
+        rows = (Largest(*found[at : at + each]) for at in range(0, len(found), each))
+        return dict(zip(work.stages, rows, strict=True)), sums
+
+    def _sizes(
+        self, most: dict[int, Largest], sums: int, limit_bytes: int | None
+    ) -> dict[int, tuple[int, bool]]:
+        """Choose the size of a piece in each stage: see `elements_of`."""
+        itemsize = self.work.itemsize
+        terms = elements_of(largest_of_terms(most), itemsize, limit_bytes, sums=sums)
+        return {
+            stage: terms if stage <= 0 else elements_of(one, itemsize, limit_bytes)
+            for stage, one in most.items()
+        }
 
     def _slots(self, comm: Any) -> dict[tuple[int, int, Bounds], int]:
         """Tell the receivers of each box where it is packed, and learn the same."""
@@ -237,7 +268,8 @@ def redistribute(
         ``array``.  A new array in C order if not given.
     limit_bytes : int, optional
         Most bytes of packed parts that a rank holds at once, at least those of two
-        elements.  The exchange takes as many rounds as that needs.
+        elements.  The exchange takes as many rounds as that needs.  If it has no
+        room for sums of groups, terms go straight to the ranks that want values.
 
     Returns
     -------

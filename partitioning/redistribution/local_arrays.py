@@ -214,7 +214,7 @@ def neutral(op: str, dtype: np.dtype[Any]) -> Any:
     return finite.max if op == "min" else finite.min
 
 
-def combine(op: str, target: Array, term: Array, *, first: bool) -> None:
+def combine(op: str, target: Array, term: Array, *, first: bool, is_left: bool = False) -> None:
     """Add a term to a value.
 
     Parameters
@@ -227,12 +227,15 @@ def combine(op: str, target: Array, term: Array, *, first: bool) -> None:
         Of the same shape and dtype.
     first : bool
         Whether it is the first term: the value so far does not count.
+    is_left : bool
+        Whether the term stands before the value.
     """
     if first:
         np.copyto(target, term)
         return
     with np.errstate(all="ignore"):
-        _UFUNCS[op](target, term, out=target)
+        pair = (term, target) if is_left else (target, term)
+        _UFUNCS[op](*pair, out=target)
 
 
 def raw(array: Array) -> Array:

@@ -17,7 +17,8 @@ from mpi4py import MPI
 from closeranks.partitioning.redistribution.exchange_rounds import (
     ExchangeRound,
     StageRounds,
-    rounds,
+    call_of,
+    in_order,
 )
 from closeranks.partitioning.redistribution.rank_work import (
     Arrays,
@@ -41,15 +42,20 @@ class Side(NamedTuple):
         The same in the local array, if all lie there side by side.
     starts : list of int
         Where each piece begins, packed; and the end.
+    calls : list of list of int
+        Bytes to or from each rank, call by call.
     """
 
     pieces: list[MovePiece]
     packed: tuple[list[int], list[int]]
     placed: tuple[list[int], list[int]] | None
     starts: list[int]
+    calls: list[list[int]]
 
 
-def side_of(pieces: list[MovePiece], peers: Sequence[int], size: int, itemsize: int) -> Side:
+def side_of(
+    pieces: list[MovePiece], peers: Sequence[int], itemsize: int, turns: Sequence[int], calls: int
+) -> Side:
     """Lay out what travels in a round.
 
     Parameters
@@ -58,17 +64,19 @@ def side_of(pieces: list[MovePiece], peers: Sequence[int], size: int, itemsize: 
         By other rank.
     peers : sequence of int
         The other rank of each.
-    size : int
-        Number of ranks.
     itemsize : int
         Bytes of an element.
+    turns : sequence of int
+        In which call it is the turn of each rank.
+    calls : int
+        How many there are.
 
     Returns
     -------
     Side
         The layout.
     """
-    counts, places = [0] * size, [0] * size
+    counts, places = [0] * len(turns), [0] * len(turns)
     for one, peer in zip(pieces, peers, strict=True):
         counts[peer] += one.elements * itemsize
         places[peer] = one.first * itemsize
@@ -76,8 +84,11 @@ def side_of(pieces: list[MovePiece], peers: Sequence[int], size: int, itemsize: 
     starts = [0, *accumulate(one.elements * itemsize for one in pieces)]
     alone = len(set(peers)) == len(peers) and all(one.first >= 0 for one in pieces)
     # Terms are no part of the target, and what is passed on lies beside what comes.
-    alone = alone and all(one.move.stage and not one.move.has_arrived for one in pieces)
-    return Side(pieces, (counts, begins[:-1]), (counts, places) if alone else None, starts)
+    alone = alone and all(one.move.stage > 0 and not one.move.has_arrived for one in pieces)
+    due = [[0] * len(turns) for _ in range(calls)]
+    for peer in set(peers):
+        due[turns[peer]][peer] = counts[peer]
+    return Side(pieces, (counts, begins[:-1]), (counts, places) if alone else None, starts, due)
 
 
 class MessageExchange:
@@ -113,14 +124,14 @@ class MessageExchange:
             Read and written; free when it returns.
         """
         arrays.copy(self._work.copies)
-        for how in stages:
-            term = -1
-            for which in rounds(how, self._work.terms, self._work.size):
-                if which.term > term:
-                    for due in range(term + 1, which.term + 1):
-                        arrays.reduce_own(due)
-                    term = which.term
-                self._exchange(how, which, arrays)
+        term = -1
+        for how, which in in_order(stages, self._work.terms, self._work.size):
+            for due in range(term + 1, which.term + 1):
+                arrays.reduce_own(due)
+            term = max(term, which.term)
+            if how.stage > 0:
+                arrays.forget_sums()
+            self._exchange(how, which, arrays)
 
     def _exchange(self, how: StageRounds, which: ExchangeRound, arrays: Arrays) -> None:
         """Exchange one round."""
@@ -137,10 +148,12 @@ class MessageExchange:
         come = self._packed(1, 0 if taken is not None else into.starts[-1])
         if taken is None:
             receive = [come, into.packed, MPI.BYTE]
-        self._comm.Alltoallv(send, receive)
-        if how.stage == 0:
+        for due, coming in zip(out.calls, into.calls, strict=True):
+            send[1], receive[1] = (due, send[1][1]), (coming, receive[1][1])
+            self._comm.Alltoallv(send, receive)
+        if how.stage <= 0:
             found = [(come[start:stop], one) for one, start, stop in _spans(into)]
-            arrays.reduce(found, which, how.elements)
+            arrays.reduce(found, how, which)
         elif taken is None:
             for one, start, stop in _spans(into):
                 arrays.unpack(come[start:stop], one)
@@ -154,9 +167,12 @@ class MessageExchange:
             sends, receives = work.sends(how, which), work.receives(how, which)
             to = [one.move.receiver for one in sends]
             by = [one.move.sender for one in receives]
+            mine, count, calls = work.nodes[work.rank], max(work.nodes) + 1, how.calls
+            due = [call_of(mine, node, count, calls) for node in work.nodes]
+            coming = [call_of(node, mine, count, calls) for node in work.nodes]
             found = (
-                side_of(sends, to, work.size, work.itemsize),
-                side_of(receives, by, work.size, work.itemsize),
+                side_of(sends, to, work.itemsize, due, calls),
+                side_of(receives, by, work.itemsize, coming, calls),
             )
             if len(self._kept) < self._MOST:
                 self._kept[key] = found

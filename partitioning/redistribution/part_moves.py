@@ -16,14 +16,14 @@ from closeranks.partitioning.layout.box import Bounds, cells, intersection
 from closeranks.partitioning.layout.layout import Layout
 from closeranks.partitioning.layout.placements import Partial
 from closeranks.partitioning.redistribution.distribution_tree import (
+    GroupedRanks,
     Links,
     Machine,
-    Receivers,
     links,
-    turn,
     useful_shares,
 )
 from closeranks.partitioning.redistribution.part_holders import Key, Overlaps, Part, PartHolders
+from closeranks.partitioning.redistribution.reduction_tree import Role, holder, role, useful_cuts
 
 #: Elements of a share at least, if a part is cut so that equal ranks share the work.
 _LEAST_SHARE: Final = 1024
@@ -35,16 +35,18 @@ class Move(NamedTuple):
     Attributes
     ----------
     stage : int
-        Stages follow each other; 0 carries terms of a reduction.
+        Stages follow each other.  Those up to 0 carry terms of reductions, or sums
+        of them: -L what is added over the links of level L, the outermost being 0.
     sender, receiver : int
         Ranks.
     box : tuple of (int, int)
         Which elements, in numbers of the global array.
     has_arrived : bool
-        Whether the sender takes them from its target, where they have arrived
-        or were reduced in a stage before, not from its source.
+        Whether the sender does not take them from its source, but from where they
+        are since a stage before: values from its target, a sum of terms from where
+        it was put.
     term : int
-        Which term of a reduction they are; -1 if they are values.
+        Which input of the receiver's reduction they are; -1 if they are values.
     """
 
     stage: int
@@ -89,25 +91,36 @@ class Fill(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """Terms that a rank reduces into its target, after stage 0.
+    """Terms, or sums of terms, that a rank reduces after a stage.
 
     Attributes
     ----------
+    stage : int
+        The stage that has brought them.
     rank : int
         The rank.
     box : tuple of (int, int)
         Which elements.
     senders : tuple of int
-        Where each term comes from, in the order in which they are combined; the
-        rank itself: from its source.
+        Where each input comes from, in the order in which they are combined; the
+        rank itself: from its source, or what it has reduced before.
     op : str
         "sum", "min" or "max".
+    goes_on : bool
+        Whether the result is sent to a rank outside, and kept aside until then;
+        else it is a value, in the target.
+    has_reduced : bool
+        Whether the rank has reduced some of these terms in a stage before; their
+        sum lies where this result goes to.
     """
 
+    stage: int
     rank: int
     box: Bounds
     senders: tuple[int, ...]
     op: str
+    goes_on: bool = False
+    has_reduced: bool = False
 
 
 class RankPart(NamedTuple):
@@ -116,7 +129,7 @@ class RankPart(NamedTuple):
     Attributes
     ----------
     fills, copies, reductions, sends, receives : tuple
-        Steps of each kind; messages by stage.
+        Steps of each kind; messages and reductions by stage.
     """
 
     fills: tuple[Fill, ...]
@@ -124,6 +137,11 @@ class RankPart(NamedTuple):
     reductions: tuple[Reduction, ...]
     sends: tuple[Move, ...]
     receives: tuple[Move, ...]
+
+    @property
+    def sums(self) -> list[Bounds]:
+        """Boxes of which the rank keeps a sum aside, to send it on."""
+        return list(dict.fromkeys(step.box for step in self.reductions if step.goes_on))
 
 
 class _Work:
@@ -148,6 +166,42 @@ class _Work:
             Move(found.stage + 1, self.rank, receiver, box, later) for receiver in found.receivers
         ]
 
+    def reduce(self, box: Bounds, found: Role, op: str) -> None:
+        """Note which terms are added here, and to whom the sum goes."""
+        goes_on, has_reduced = found.receiver >= 0, False
+        for level, senders, are_sums in found.additions:
+            self.reductions.append(
+                Reduction(-level, self.rank, box, senders, op, goes_on, has_reduced)
+            )
+            self.receives += [
+                Move(-level, sender, self.rank, box, is_sum, term)
+                for term, (sender, is_sum) in enumerate(zip(senders, are_sums, strict=True))
+                if sender != self.rank
+            ]
+            has_reduced = True
+        if goes_on:
+            self.sends.append(
+                Move(-found.level, self.rank, found.receiver, box, has_reduced, found.place)
+            )
+
+
+class TermHolders(NamedTuple):
+    """The ranks that hold the terms of a part.
+
+    Attributes
+    ----------
+    ranks : list of list of int
+        Term -> those that hold it.
+    members : dict of int to int
+        Each of them -> its term.
+    alone : GroupedRanks or None
+        By the groups, if one rank holds each term.
+    """
+
+    ranks: list[list[int]]
+    members: dict[int, int]
+    alone: GroupedRanks | None
+
 
 class Mover:
     """Says for each rank what it does to turn one layout into another.
@@ -158,6 +212,8 @@ class Mover:
         Of one global shape and number of ranks.
     topology : Topology
         The ranks; senders are the nearest by it.
+    is_direct : bool
+        Whether terms go straight to the rank that wants the value.
 
     Attributes
     ----------
@@ -165,16 +221,21 @@ class Mover:
         Terms of which a value is reduced; 1 if it is not.
     """
 
-    def __init__(self, source: Layout, target: Layout, topology: Topology) -> None:
+    def __init__(
+        self, source: Layout, target: Layout, topology: Topology, *, is_direct: bool = False
+    ) -> None:
         kept = kept_axes(source, target)
         self._source = PartHolders(source, kept, first=False)
         self._target = PartHolders(target, kept, first=True)
         self._wanted = Overlaps(target, source)  # target part -> source parts
         self._given = Overlaps(source, target)
-        self._machine = Machine(topology)
+        self._machine = Machine.of(topology)
+        self._adders = Machine(self._machine.rows[-1:]) if is_direct else self._machine
         self.terms = self._source.terms
         self._op = next((how.op for how in source.placements if isinstance(how, Partial)), "")
         self._receivers = lru_cache(maxsize=64)(self._found_receivers)
+        self._terms = lru_cache(maxsize=64)(self._found_terms)
+        self._holders = lru_cache(maxsize=64)(self._found_holders)
 
     def part(self, rank: int) -> RankPart:
         """Give what a rank does.
@@ -203,7 +264,7 @@ class Mover:
             op = next(how.op for how in target.placements if isinstance(how, Partial))
             fills = (Fill(rank, target.bounds_of(rank), op),)
         return RankPart(
-            fills, tuple(work.copies), tuple(work.reductions),
+            fills, tuple(work.copies), tuple(sorted(work.reductions)),
             tuple(sorted(work.sends)), tuple(sorted(work.receives)),
         )  # fmt: skip
 
@@ -239,42 +300,51 @@ class Mover:
             work.link(share, found, has_arrived=False)
 
     def _reduce(
-        self, work: _Work, box: Bounds, parts: tuple[Part, Part], key: Key, receivers: Receivers
+        self, work: _Work, box: Bounds, parts: tuple[Part, Part], key: Key, receivers: GroupedRanks
     ) -> None:
-        """Cut a class into shares; each is reduced by one rank, which passes it on."""
-        terms = self._source.ranks_by_term(parts[0], key)
-        members = {rank for ranks in terms for rank in ranks}
-        reducers = [rank for rank in receivers.ranks if rank in members] or receivers.ranks
-        numbers = self._numbers(*parts)
-        for at, (reducer, share) in enumerate(
-            zip(reducers, shares(box, len(reducers)), strict=True)
-        ):
-            if not cells(share):
-                continue
-            senders = tuple(self._term_sender(ranks, reducer, sum(numbers) + at) for ranks in terms)
-            if work.rank == reducer:
-                work.reductions.append(Reduction(reducer, share, senders, self._op))
-                work.receives += [
-                    Move(0, sender, reducer, share, term=term)
-                    for term, sender in enumerate(senders)
-                    if sender != reducer
-                ]
-            else:
-                work.sends += [
-                    Move(0, sender, reducer, share, term=term)
-                    for term, sender in enumerate(senders)
-                    if sender == work.rank
-                ]
-            turned = numbers[0] + at, numbers[1]
-            found = links(work.rank, [reducer], receivers, self._machine, turned)
-            work.link(share, found, has_arrived=True)
+        """Cut a class into shares; one rank gets the value of each, and passes it on."""
+        terms = self._terms(parts[0], key)
+        reducers = [rank for rank in receivers.ranks if rank in terms.members] or receivers.ranks
+        first, second = self._numbers(*parts)
+        for at, part in enumerate(shares(box, len(reducers))):
+            pieces = shares(part, self._cuts(part, parts[0], reducers, terms))
+            for place, share in enumerate(pieces, at * len(pieces)):
+                if not cells(share):
+                    continue
+                chooses = first + second + place
+                if work.rank == reducers[at] or self._gives(
+                    work.rank, terms, reducers[at], chooses
+                ):
+                    holders = self._chosen(terms, reducers[at], chooses)
+                    number = second * len(reducers) * len(pieces) + place
+                    found = role(work.rank, reducers[at], holders, self._adders, number)
+                    work.reduce(share, found, self._op)
+                turned = first + place, second
+                passed = links(work.rank, reducers[at : at + 1], receivers, self._machine, turned)
+                work.link(share, passed, has_arrived=True)
 
-    def _term_sender(self, ranks: list[int], reducer: int, number: int) -> int:
-        """Choose who gives a term to a reducer: itself, or one of the nearest."""
-        if reducer in ranks:
-            return reducer
-        near = self._machine.nearest(ranks, reducer)
-        return near[turn(number, len(near))]
+    def _cuts(self, box: Bounds, given: Part, reducers: list[int], terms: TermHolders) -> int:
+        """Say into how many pieces a share is cut, so that ranks of a group add equally."""
+        shared = self._given.count(given) * len(reducers)
+        if shared >= len(terms.members) or len(self._adders.rows) == 1:
+            return 1
+        holders = self._chosen(terms, reducers[0], 0)
+        useful = -(-useful_cuts(reducers, holders, self._adders) // shared)
+        return max(1, min(useful, cells(box) // _LEAST_SHARE))
+
+    def _gives(self, rank: int, terms: TermHolders, reducer: int, number: int) -> bool:
+        """Say whether a rank is one of those that `_chosen` gives."""
+        term = terms.members.get(rank)
+        if term is None or terms.alone is not None:
+            return term is not None
+        return holder(terms.ranks[term], reducer, self._machine, number) == rank
+
+    def _chosen(self, terms: TermHolders, reducer: int, number: int) -> GroupedRanks:
+        """Give who gives each term: the reducer itself, or one of the nearest."""
+        if terms.alone is not None:
+            return terms.alone
+        found = (holder(ranks, reducer, self._machine, number) for ranks in terms.ranks)
+        return self._holders(tuple(found))
 
     def _numbers(self, given: Part, taken: Part) -> tuple[int, int]:
         """Give the places of two parts among those that the other one meets."""
@@ -284,8 +354,18 @@ class Mover:
         """Give how many parts each of two parts meets."""
         return self._wanted.count(taken), self._given.count(given)
 
-    def _found_receivers(self, taken: Part, key: Key) -> Receivers:
-        return Receivers(self._target.ranks(taken, key), self._machine)
+    def _found_receivers(self, taken: Part, key: Key) -> GroupedRanks:
+        return GroupedRanks(self._target.ranks(taken, key), self._machine)
+
+    def _found_terms(self, given: Part, key: Key) -> TermHolders:
+        ranks = self._source.ranks_by_term(given, key)
+        alone = all(len(some) == 1 for some in ranks)
+        members = {rank: term for term, some in enumerate(ranks) for rank in some}
+        by_group = self._holders(tuple(members)) if alone else None
+        return TermHolders(ranks, members, by_group)
+
+    def _found_holders(self, ranks: tuple[int, ...]) -> GroupedRanks:
+        return GroupedRanks(list(ranks), self._adders)
 
 
 def _bounds(layout: Layout, part: Part) -> Bounds:

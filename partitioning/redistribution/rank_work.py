@@ -37,7 +37,8 @@ class MovePiece(NamedTuple):
     move : Move
         The message.
     place : tuple
-        Where they lie in the local array.
+        Where they lie in the local array; empty if in none: inputs of a reduction
+        that come, and sums that are sent on.
     elements : int
         How many.
     first : int
@@ -67,8 +68,10 @@ class RankWork:
         Its steps.
     rank, size, itemsize : int
         The rank, how many there are, and bytes of an element.
-    depth : int
-        More stages than any rank has.
+    stages : range
+        Numbers that stages may have.
+    nodes : list of int
+        Node of each rank.
     terms : int
         Terms of a reduction at most.
     shape : tuple of int
@@ -80,7 +83,8 @@ class RankWork:
     def __init__(self, conversion: Conversion, rank: int) -> None:
         self.part = conversion.part(rank)
         self.rank, self.size, self.itemsize = rank, conversion.size, conversion.itemsize
-        self.depth, self.terms = conversion.depth, conversion.terms
+        self.stages, self.terms = conversion.possible_stages, conversion.terms
+        self.nodes = conversion.nodes
         source, target = conversion.source, conversion.target
         self.shape = target.local_shape(rank)
         self._shapes = source.local_shape(rank), self.shape
@@ -132,7 +136,11 @@ class RankWork:
             By receiver.
         """
         moves = chosen([m for m in self.part.sends if m.stage == how.stage], which, self.size)
-        found = (self._piece(m, how.elements, which.piece, of_target=m.has_arrived) for m in moves)
+        found = (
+            self._piece(m, how.elements, which.piece, of_target=m.has_arrived,
+                        lies=m.stage > 0 or not m.has_arrived)
+            for m in moves
+        )  # fmt: skip
         return [one for one in found if one is not None]
 
     def receives(self, how: StageRounds, which: ExchangeRound) -> list[MovePiece]:
@@ -151,15 +159,20 @@ class RankWork:
             By sender, each sender's in the order in which it sends them.
         """
         moves = chosen([m for m in self.part.receives if m.stage == how.stage], which, self.size)
-        found = (self._piece(m, how.elements, which.piece, of_target=True) for m in moves)
+        found = (
+            self._piece(m, how.elements, which.piece, of_target=True, lies=m.stage > 0)
+            for m in moves
+        )
         return [one for one in found if one is not None]
 
     def _piece(
-        self, move: Move, elements: int, number: int, *, of_target: bool
+        self, move: Move, elements: int, number: int, *, of_target: bool, lies: bool
     ) -> MovePiece | None:
         box = piece(move.box, elements, number)
         if box is None:
             return None
+        if not lies:
+            return MovePiece(move, (), cells(box), -1)
         index = self.index(box, of_target=of_target)
         return MovePiece(move, index, cells(box), _first(box, index, self._shapes[of_target]))
 
@@ -190,6 +203,7 @@ class Arrays:
     def __init__(self, work: RankWork, array: Array, out: Array) -> None:
         self._work, self.out, self.array = work, out, array
         self.raw = raw(array), raw(out)
+        self._sums: dict[Bounds, Array] = {}
 
     def fill(self) -> None:
         """Fill what holds no value.  Local."""
@@ -227,7 +241,11 @@ class Arrays:
         past : bool
             Whether past the caches.
         """
-        source = self.raw[one.move.has_arrived][one.place]
+        move = one.move
+        if move.stage <= 0 and move.has_arrived:
+            source = raw(self._sums[move.box][: one.elements])
+        else:
+            source = self.raw[move.has_arrived][one.place]
         if past:
             packing.copy_past(data.view(source.dtype).reshape(source.shape), source)
         else:
@@ -250,33 +268,54 @@ class Arrays:
             packing.fill(data, target, 0, one.elements)
 
     def reduce(
-        self, pieces: list[tuple[Bytes, MovePiece]], which: ExchangeRound, elements: int
+        self, pieces: list[tuple[Bytes, MovePiece]], how: StageRounds, which: ExchangeRound
     ) -> None:
-        """Combine the terms that have come in a round.  Local.
+        """Combine the terms, or sums of terms, that have come in a round.  Local.
 
         Parameters
         ----------
         pieces : list of (ndarray of uint8, MovePiece)
-            Terms, and what they are.
+            Terms, and what they are; undefined afterwards, if the rank had some.
+        how : StageRounds
+            The stage.
         which : ExchangeRound
             The round.
-        elements : int
-            In a piece at most.
         """
-        come = {(one.move.box, one.move.term): (data, one) for data, one in pieces}
+        come = {(one.move.box, one.move.term): data for data, one in pieces}
         for step in self._work.part.reductions:
-            box = piece(step.box, elements, which.piece)
+            if step.stage != how.stage:
+                continue
+            box = piece(step.box, how.elements, which.piece)
             if box is None:
                 continue
-            for term in range(len(step.senders)) if which.term < 0 else (which.term,):
-                if step.senders[term] == self._work.rank:
-                    if which.term < 0:
-                        self._own(step, term, box)
-                elif (step.box, term) in come:
-                    data, one = come[step.box, term]
-                    target = self.out[one.place]
-                    value = data.view(target.dtype).reshape(target.shape)
+            target = self._result(step, box, how.elements)
+            inputs = [
+                data.view(target.dtype).reshape(target.shape) if data is not None else None
+                for data in (come.get((step.box, term)) for term in range(len(step.senders)))
+            ]
+            if step.has_reduced:
+                _add_around(step.op, target, inputs, step.senders.index(self._work.rank))
+                continue
+            for term, (sender, value) in enumerate(zip(step.senders, inputs, strict=True)):
+                if value is not None:
                     combine(step.op, target, value, first=term == 0)
+                elif sender == self._work.rank and which.term < 0:
+                    self._own(step, term, box, target)
+
+    def _result(self, step: Reduction, box: Bounds, elements: int) -> Array:
+        """Give where a reduction of a piece goes to: the target, or aside."""
+        if not step.goes_on:
+            target: Array = self.out[self._work.index(box, of_target=True)]
+            return target
+        kept = self._sums.get(step.box)
+        if kept is None:
+            count = min(elements, cells(step.box))
+            kept = self._sums[step.box] = np.empty(count, self.out.dtype)
+        return kept[: cells(box)].reshape(shape_of(box))
+
+    def forget_sums(self) -> None:
+        """Free what was kept aside: all terms are added.  Local."""
+        self._sums.clear()
 
     def reduce_own(self, term: int) -> None:
         """Combine the rank's own terms, whole, where terms come one after the other.
@@ -290,13 +329,28 @@ class Arrays:
         """
         for step in self._work.part.reductions:
             if step.senders[term] == self._work.rank:
-                self._own(step, term, step.box)
+                target = self.out[self._work.index(step.box, of_target=True)]
+                self._own(step, term, step.box, target)
 
-    def _own(self, step: Reduction, term: int, box: Bounds) -> None:
-        work = self._work
-        target = self.out[work.index(box, of_target=True)]
-        value = self.array[work.index(box, of_target=False)]
+    def _own(self, step: Reduction, term: int, box: Bounds, target: Array) -> None:
+        value = self.array[self._work.index(box, of_target=False)]
         combine(step.op, target, value, first=term == 0)
+
+
+def _add_around(op: str, target: Array, inputs: Sequence[Array | None], own: int) -> None:
+    """Add others' sums before and after the rank's own, which lies in the target.
+
+    In this order, and without more memory: those before are added in the first of
+    them.
+    """
+    found = [value for value in inputs if value is not None]
+    if own:
+        before = found[0]
+        for value in found[1:own]:
+            combine(op, before, value, first=False)
+        combine(op, target, before, first=False, is_left=True)
+    for value in found[own:]:
+        combine(op, target, value, first=False)
 
 
 def whole_bytes(array: Array) -> Bytes | None:

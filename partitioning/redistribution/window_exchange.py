@@ -177,8 +177,8 @@ class WindowExchange:
                 self._comm.Barrier()
                 come = self._come(how, receives, slots)
                 self._window.turn ^= 1
-                if how.stage == 0:
-                    arrays.reduce(come, which, how.elements)
+                if how.stage <= 0:
+                    arrays.reduce(come, how, which)
                     continue
                 for data, one in come:
                     arrays.unpack(data, one)

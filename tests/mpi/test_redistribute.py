@@ -13,9 +13,10 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import closeranks as cr
+from closeranks.collectives.shm import shared_arrays
 from closeranks.comms.exit import forked_child
 from closeranks.comms.topology.topology import Topology
-from closeranks.errors import Disagreement
+from closeranks.errors import Disagreement, Unavailable
 from closeranks.partitioning import (
     Broadcast,
     Layout,
@@ -25,7 +26,15 @@ from closeranks.partitioning import (
     conversion,
     redistribute,
 )
-from closeranks.partitioning.redistribution import exchange, part_moves, window_exchange
+from closeranks.partitioning.redistribution import (
+    exchange,
+    exchange_rounds,
+    part_moves,
+    window_exchange,
+)
+from closeranks.partitioning.redistribution.conversion_plan import Conversion
+from closeranks.partitioning.redistribution.message_exchange import MessageExchange
+from closeranks.partitioning.redistribution.rank_work import Arrays
 from tests.partitioning.redistribution.interpreter import expected, given, kept, value_of
 from tests.shares import SEED
 
@@ -208,11 +217,51 @@ def test_terms_are_added_in_the_order_of_the_coordinates(
             assert (made == whole[target.box(comm.rank)]).all()
 
 
+@pytest.mark.parametrize("nodes", [[0, 1, 2, 3], [1, 0, 1, 2], [0, 0, 1, 1]])
+def test_nodes_that_take_turns(
+    comm: MPI.Intracomm, nodes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_rounds, "_LEAST_FAR", 1)
+    groups = [nodes[: comm.size], list(range(comm.size))]
+    mesh = Mesh({"x": comm.size}, Topology.from_groups(("node", "rank"), groups))
+    whole = np.arange(41.0 * 29).reshape(41, 29)
+    layouts = [Layout((41, 29), [how], mesh=mesh) for how in (Split(0), Split(1), Broadcast())]
+    for source in layouts:
+        for target in layouts:
+            for limit in (None, 500):
+                part = whole[source.box(comm.rank)].copy()
+                made = redistribute(comm, part, source, target, limit_bytes=limit)
+                assert (made == whole[target.box(comm.rank)]).all()
+
+
+def test_terms_of_a_node_are_added_first(comm: MPI.Intracomm) -> None:
+    rng = seeded(comm)
+    order = rng.permutation(comm.size)
+    node = rng.integers(0, max(2, comm.size - 1), comm.size)
+    machine = Topology.from_groups(("node", "rank"), [node.tolist(), list(range(comm.size))])
+    mesh = Mesh({"x": comm.size}, machine, order)
+    for dtype in (np.dtype("f4"), np.dtype(ml_dtypes.bfloat16), np.dtype("c16")):
+        sizes = 10.0 ** rng.integers(-3, 3, comm.size)
+        terms = [(rng.normal(size=(53, 11)) * size).astype(dtype) for size in sizes]
+        inside: dict[int, Array] = {}
+        for rank in order:
+            before = inside.get(int(node[rank]))
+            inside[int(node[rank])] = terms[rank] if before is None else before + terms[rank]
+        whole = sum(inside.values(), next(iter(inside.values())) * dtype.type(0))
+        source = Layout((53, 11), [Partial()], mesh=mesh)
+        for how in (Split(0), Broadcast()):
+            target = Layout((53, 11), [how], mesh=mesh)
+            for limit in (None, 100 * dtype.itemsize):
+                made = redistribute(comm, terms[comm.rank], source, target, limit_bytes=limit)
+                assert (made == whole[target.box(comm.rank)]).all()
+
+
 class Counting:
     """A communicator that counts what Alltoallv sends and holds."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm, self.sent, self.most = comm, 0, 0
+        self.arrays: list[Arrays] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.comm, name)
@@ -220,7 +269,8 @@ class Counting:
     def Alltoallv(self, send: Any, receive: Any) -> None:
         """Count, and do it."""
         self.sent += sum(send[1][0])
-        self.most = max(self.most, sum(send[1][0]) + sum(receive[1][0]))
+        sums = sum(kept.nbytes for kept in self.arrays[-1]._sums.values())
+        self.most = max(self.most, sum(send[1][0]) + sum(receive[1][0]) + sums)
         self.comm.Alltoallv(send, receive)
 
 
@@ -229,20 +279,29 @@ def test_no_more_is_sent_and_held_than_planned(
 ) -> None:
     rng = seeded(comm)
     counting = Counting(comm)
-    real = exchange.MessageExchange
+    real = MessageExchange
     monkeypatch.setattr(
         exchange,
         "MessageExchange",
         lambda comm, *rest: real(counting, *rest),  # noqa: ARG005
     )
+    arrays = Arrays
+
+    def noted(*rest: Any) -> Arrays:
+        counting.arrays.append(arrays(*rest))
+        return counting.arrays[-1]
+
+    monkeypatch.setattr(exchange, "Arrays", noted)
     for limit in [None, 16, 64, 1000] * 10:
         source, target = (layout((19, 23), comm.size, "sum", rng) for _ in range(2))
         counting.sent = counting.most = 0
         part = np.ones(source.local_shape(comm.rank))
         redistribute(comm, part, source, target, limit_bytes=limit)
         machine = exchange._topology(comm, source, target)
-        made = exchange.Conversion(source, target, 8, machine)
-        assert counting.sent == made.sent(comm.rank)
+        made = Conversion(source, target, 8, machine)
+        direct = Conversion(source, target, 8, machine, is_direct=True)
+        planned = {made.sent(comm.rank)} | ({direct.sent(comm.rank)} if limit else set())
+        assert counting.sent in planned
         assert counting.most <= (made.peak_bytes(comm.rank) if limit is None else limit)
 
 
@@ -302,19 +361,20 @@ def test_bad_input_of_one_rank_is_told_by_all(
     assert redistribute(comm, part.astype("f8"), rows, columns).shape[0] == 6
 
 
-FIELDS = {"names": ["a", "b"], "formats": ["<i4", "<i4"]}
+FIELDS: dict[str, Any] = {"names": ["a", "b"], "formats": ["<i4", "<i4"]}
 
 
 @pytest.mark.parametrize("offsets", [[4, 0], [0, 2]])
 def test_fields_in_any_order(comm: MPI.Intracomm, offsets: list[int]) -> None:
     mesh = Mesh({"x": comm.size})
     rows, columns = (Layout((6, 4), [Split(axis)], mesh=mesh) for axis in (0, 1))
-    kind: Any = np.dtype({**FIELDS, "offsets": offsets, "itemsize": 8})
+    said: list[Any] = [{**FIELDS, "offsets": at, "itemsize": 8} for at in (offsets, [4, 2])]
+    kind: Any = np.dtype(said[0])
     whole = np.arange(24).reshape(6, 4).view(kind)
     made = redistribute(comm, whole[rows.box(comm.rank)], rows, columns)
     for name in FIELDS["names"]:
         assert (made[name] == whole[columns.box(comm.rank)][name]).all()
-    other = kind if comm.rank else np.dtype({**FIELDS, "offsets": [4, 2], "itemsize": 8})
+    other = kind if comm.rank else np.dtype(said[1])
     if comm.size > 1:
         with pytest.raises(cr.UsageError, match="dtypes differ"):
             redistribute(comm, whole[rows.box(comm.rank)].view(other), rows, columns)
@@ -405,9 +465,9 @@ def test_a_node_without_memory_exchanges_by_messages(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(*_: Any) -> Any:
-        raise window_exchange.Unavailable("no memory", "free some")
+        raise Unavailable("no memory", "free some")
 
-    monkeypatch.setattr(window_exchange.shared_arrays, "make_window", none_left)
+    monkeypatch.setattr(shared_arrays, "make_window", none_left)
     mesh = Mesh({"x": world.size})
     rows, all_of = (Layout((7, 9), [how], mesh=mesh) for how in (Split(0), Broadcast()))
     whole = np.arange(63.0).reshape(7, 9)

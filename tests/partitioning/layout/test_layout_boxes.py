@@ -66,7 +66,7 @@ def test_uneven_parts() -> None:
 
 
 def test_an_axis_of_any_integer_type_is_said_alike() -> None:
-    layout = Layout((10, 4), [Split(np.int64(0)), Broadcast()], mesh=GRID)
+    layout = Layout((10, 4), [SPLIT(np.int64(0)), Broadcast()], mesh=GRID)
     assert repr(layout) == repr(Layout((10, 4), [Split(0), Broadcast()], mesh=GRID))
 
 

@@ -50,7 +50,8 @@ def index(box: Box, layout: Layout, rank: int) -> tuple[slice, ...]:
 def executed(made: Conversion, parts: list[Array]) -> list[Array]:
     """Execute all steps; a step that reads what has not arrived gives wrong values."""
     out = [np.full(made.target.local_shape(r), -77777) for r in range(made.size)]
-    terms: dict[tuple[int, int, Box], Array] = {}
+    terms: dict[tuple[int, int, int, Box], Array] = {}
+    sums: dict[tuple[int, Box], Array] = {}
 
     def read(rank: int, box: Box, *, has_arrived: bool = False) -> Array:
         array, layout = (out, made.target) if has_arrived else (parts, made.source)
@@ -62,18 +63,27 @@ def executed(made: Conversion, parts: list[Array]) -> list[Array]:
         elif isinstance(step, Copy):
             out[step.rank][index(step.box, made.target, step.rank)] = read(*step)
         elif isinstance(step, Move):
-            data = read(step.sender, step.box, has_arrived=step.has_arrived)
-            if step.stage:
-                out[step.receiver][index(step.box, made.target, step.receiver)] = data
+            if step.stage <= 0:
+                is_sum = step.has_arrived
+                data = sums[step.sender, step.box] if is_sum else read(step.sender, step.box)
+                terms[step.stage, step.receiver, step.term, step.box] = data
             else:
-                terms[step.receiver, step.term, step.box] = data
+                data = read(step.sender, step.box, has_arrived=step.has_arrived)
+                out[step.receiver][index(step.box, made.target, step.receiver)] = data
         elif isinstance(step, Reduction):
             whole: Any = None
             for term, sender in enumerate(step.senders):
-                own = sender == step.rank
-                one = read(sender, step.box) if own else terms[step.rank, term, step.box]
+                if sender != step.rank:
+                    one = terms.pop((step.stage, step.rank, term, step.box))
+                elif step.has_reduced:
+                    one = sums[step.rank, step.box]
+                else:
+                    one = read(sender, step.box)
                 whole = one if whole is None else OPS[step.op](whole, one)
-            out[step.rank][index(step.box, made.target, step.rank)] = whole
+            sums[step.rank, step.box] = whole
+            if not step.goes_on:
+                out[step.rank][index(step.box, made.target, step.rank)] = whole
+    assert not terms  # all that was sent has been added
     return out
 
 
