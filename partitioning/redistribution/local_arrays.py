@@ -12,6 +12,7 @@ from closeranks.comms import argument
 from closeranks.errors import UsageError
 from closeranks.partitioning.layout.layout import Layout
 from closeranks.partitioning.layout.placements import Partial
+from closeranks.partitioning.redistribution.result_memory import RESULTS
 
 Array = NDArray[Any]
 _WHERE: Final = "redistribute"
@@ -117,7 +118,7 @@ def made(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         If there is no memory for it.
     """
     try:
-        return np.empty(shape, dtype)
+        return RESULTS.array(shape, dtype)
     except (MemoryError, ValueError):  # the latter: more than can be addressed
         raise UsageError(_WHERE, f"no memory for {shape} of {dtype}",
                          "use more ranks, or give out") from None  # fmt: skip
