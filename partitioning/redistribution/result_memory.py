@@ -1,8 +1,8 @@
 """Memory of results, used again when the program has dropped them.
 
 A new array of many pages costs as much as the exchange: the kernel clears each
-page at its first use.  So the memory of the last two results is kept, and taken
-again once no array refers to it.
+page at its first use.  So the memory of the last two results is kept, and
+taken again once no array refers to it.
 """
 
 from __future__ import annotations
