@@ -11,6 +11,7 @@ from closeranks.collectives.plans.schedule import Kind
 from closeranks.collectives.selection.call_options import deadline
 
 if TYPE_CHECKING:
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.dispatch.request import Request
     from closeranks.collectives.engine.bound_plan import Bound
     from closeranks.collectives.engine.fault_injection import Injection
@@ -41,6 +42,13 @@ class Faulty(Service):
         request = super().begin(operation, algorithm, *arguments)
         self._faults.leave()
         return request
+
+    def _bound(self, demand: CollectiveCall, name: str, bound: Bound | None) -> Bound:
+        if bound is None and self._faults.awaits(f"{demand.operation}:rail"):
+            bound, sent = self.bindings.take(demand, name, steps=True)
+            self.counters.count_sent(sent)
+            return bound
+        return super()._bound(demand, name, bound)
 
     def _execution(self, bound: Bound, identity: Identity) -> Execution:
         if self._faults.awaits(f"{bound.plan.problem.operation}:rail"):

@@ -196,7 +196,9 @@ class PlanCache:
             local=demand.operation in ("gatherv", "scatterv", "alltoallv"),
         )
 
-    def take(self, demand: CollectiveCall, algorithm: str) -> tuple[Bound, dict[str, int]]:
+    def take(
+        self, demand: CollectiveCall, algorithm: str, *, steps: bool = False
+    ) -> tuple[Bound, dict[str, int]]:
         """Give a bound plan that no execution uses, tied to the demand's memory.
 
         Local.
@@ -207,6 +209,8 @@ class PlanCache:
             The call.
         algorithm : str
             Its algorithm, by name.
+        steps : bool
+            Whether Python is to run the steps: plans that counts share cannot.
 
         Returns
         -------
@@ -216,7 +220,7 @@ class PlanCache:
             Level -> bytes this rank sends.
         """
         memory = lay_out(demand)
-        if demand.counts is None and self._world.compiled:
+        if demand.counts is None and self._world.compiled and not steps:
             refilled = self._refilled(demand, algorithm, memory)
             if refilled is not None:
                 _finish(refilled, demand, memory)
