@@ -222,7 +222,7 @@ def test_nodes_that_take_turns(
     comm: MPI.Intracomm, nodes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exchange_rounds, "_LEAST_FAR", 1)
-    groups = [nodes[: comm.size], list(range(comm.size))]
+    groups = [(nodes * comm.size)[: comm.size], list(range(comm.size))]
     mesh = Mesh({"x": comm.size}, Topology.from_groups(("node", "rank"), groups))
     whole = np.arange(41.0 * 29).reshape(41, 29)
     layouts = [Layout((41, 29), [how], mesh=mesh) for how in (Split(0), Split(1), Broadcast())]
