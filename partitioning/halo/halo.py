@@ -355,7 +355,8 @@ class Halo:
             problem = wrong
         if self._traffic.checks:
             what = "reduce" if reduces else "exchange"
-            said = f"{what} of {getattr(array, 'dtype', None)} by {self._said}"
+            who = f"halo {self._traffic.number}, {self._said}"
+            said = f"{what} of {getattr(array, 'dtype', None)} by {who}"
             self._traffic.check(operation, problem, said)
         elif problem is not None:
             raise problem

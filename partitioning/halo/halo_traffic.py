@@ -130,12 +130,22 @@ class HaloTraffic:
         Whether what ranks pass is compared, see `closeranks.init`.
     is_broken : bool
         Whether an exchange has failed.
+    number : int
+        Tells this halo from all others of its ranks, if `checks`; the same on
+        every rank.
     """
+
+    #: The highest number of a halo of this process.
+    _highest = 0
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._given, self.is_broken, self._hears = comm, False, ulfm.is_on()
         self._is_crowded = False  # beyond what the wait knows of communicators of ours
         self.checks = bool(getattr(comm, "checks", False))
+        self.number = 0
+        if self.checks:
+            highest: int = comm.allreduce(HaloTraffic._highest, MPI.MAX)
+            self.number = HaloTraffic._highest = highest + 1
         self._membership: Membership | None = None
         if isinstance(comm, Deriving):
             self._membership = comm.membership

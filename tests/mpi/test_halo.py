@@ -366,6 +366,26 @@ def test_ranks_that_pass_different_arguments(comm: MPI.Intracomm) -> None:
                     Halo(world, layout, width, corners=corners)
 
 
+def test_halos_that_look_alike_are_told_apart(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        pytest.skip("nobody differs")
+    with cr.init(comm, check=True) as world:
+        layout = Layout((8, 4), [Split(0)], mesh=Mesh({"a": world.size}))
+        pair = world.Split(world.rank // 2, world.rank)  # numbers of ranks run apart
+        Halo(pair, Layout((4,), [Split(0)], mesh=Mesh({"a": pair.size})), 1).close()
+        halos = [Halo(world, layout, 1) for _ in range(2)]
+        arrays = [halo.empty() for halo in halos]
+        for turn in (0, 1):
+            halos[turn].exchange(arrays[turn])
+        order = (0, 1) if world.rank == 0 else (1, 0)
+        for turn in order:
+            with pytest.raises(Disagreement, match="halo"):
+                halos[turn].exchange(arrays[turn])
+        for halo in halos:
+            halo.close()
+        pair.Free()
+
+
 def test_arrays_that_do_not_fit(world: World) -> None:
     layout = Layout((8, 4), [Split(0)], mesh=Mesh({"a": world.size}))
     halo = Halo(world, layout, 1)
