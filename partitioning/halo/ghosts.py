@@ -14,7 +14,6 @@ import numpy as np
 
 from closeranks.partitioning.layout.box import Bounds, cells
 from closeranks.partitioning.layout.layout import Layout
-from closeranks.partitioning.layout.placements import Split
 
 #: Widths of an axis' ghosts: at its low end, at its high end.
 Sides = tuple[int, int]
@@ -73,11 +72,6 @@ class Ghosts:
     ) -> None:
         self.layout, self.corners = layout, corners
         self.widths, self.periodic = tuple(widths), tuple(periodic)
-        #: Array axis -> indices of the mesh axes that split it, outer first.
-        self._splitters = tuple(
-            tuple(at for at, how in enumerate(layout.placements) if how == Split(axis))
-            for axis in range(len(layout.global_shape))
-        )
 
     def shape(self, rank: int) -> tuple[int, ...]:
         """Give the shape of a rank's padded array: its part, and ghosts at both ends.
@@ -184,7 +178,7 @@ class Ghosts:
         """Give who holds some parts, of the ranks that hold the same copy as ``rank``."""
         mesh = self.layout.mesh
         where = list(mesh.coordinates(rank))
-        for axes, part in zip(self._splitters, parts, strict=True):
+        for axes, part in zip(self.layout.splitters, parts, strict=True):
             number = part
             for axis in reversed(axes):
                 number, where[axis] = divmod(number, mesh.shape[axis])

@@ -46,6 +46,8 @@ class Layout:
         As given.
     bounds : tuple of ndarray
         Array axis -> where its parts begin, and the end; shape (parts + 1,).
+    splitters : tuple of tuple of int
+        Array axis -> indices of the mesh axes that split it, outer first.
 
     Raises
     ------
@@ -60,7 +62,7 @@ class Layout:
     ((slice(3, 6, None), slice(3, 5, None)), (3, 2))
     """
 
-    __slots__ = ("_splitters", "bounds", "cuts", "global_shape", "mesh", "placements")
+    __slots__ = ("bounds", "cuts", "global_shape", "mesh", "placements", "splitters")
 
     def __init__(
         self,
@@ -74,8 +76,7 @@ class Layout:
         argument.instance("Layout", "mesh", mesh, Mesh, "give a Mesh")
         self.mesh = mesh
         self.placements = _checked_placements(placements, mesh, len(self.global_shape))
-        #: Array axis -> indices of the mesh axes that split it, outer first.
-        self._splitters = tuple(
+        self.splitters = tuple(
             tuple(at for at, how in enumerate(self.placements) if how == Split(axis))
             for axis in range(len(self.global_shape))
         )
@@ -83,7 +84,7 @@ class Layout:
         self.bounds = tuple(
             self.cuts.get(axis, _even_bounds(length, [mesh.shape[at] for at in splitters]))
             for axis, (length, splitters) in enumerate(
-                zip(self.global_shape, self._splitters, strict=True)
+                zip(self.global_shape, self.splitters, strict=True)
             )
         )
 
@@ -91,7 +92,7 @@ class Layout:
         """Give how many parts each array axis has."""
         shape = self.mesh.shape
         return tuple(
-            int(np.prod([shape[at] for at in axes], dtype=np.int64)) for axes in self._splitters
+            int(np.prod([shape[at] for at in axes], dtype=np.int64)) for axes in self.splitters
         )
 
     def part(self, rank: int) -> tuple[int, ...]:
@@ -110,7 +111,7 @@ class Layout:
         at = self.mesh.coordinates(rank)
         shape = self.mesh.shape
         found = []
-        for axes in self._splitters:
+        for axes in self.splitters:
             number = 0
             for axis in axes:
                 number = number * shape[axis] + at[axis]

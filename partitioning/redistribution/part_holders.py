@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from closeranks.partitioning.layout.layout import Layout
-from closeranks.partitioning.layout.placements import Broadcast, Partial, Split
+from closeranks.partitioning.layout.placements import Broadcast, Partial
 
 #: Number of a part on each array axis.
 Part = tuple[int, ...]
@@ -47,13 +47,10 @@ class PartHolders:
     def __init__(self, layout: Layout, kept: tuple[int, ...], *, first: bool) -> None:
         self.layout, self._kept = layout, kept
         shape = layout.mesh.shape
-        self._splitters: list[list[int]] = [[] for _ in layout.global_shape]
         self._index: list[int | slice] = [0] * len(shape)
         self._partial: list[int] = []
         for at, how in enumerate(layout.placements):
-            if isinstance(how, Split):
-                self._splitters[how.axis].append(at)
-            elif isinstance(how, Broadcast):
+            if isinstance(how, Broadcast):
                 self._index[at] = slice(None)
             elif isinstance(how, Partial) and at not in kept and not first:
                 self._partial.append(at)
@@ -127,7 +124,7 @@ class PartHolders:
         index = list(self._index)
         for axis, at in zip(self._kept, key, strict=True):
             index[axis] = at
-        for number, axes in zip(part, self._splitters, strict=True):
+        for number, axes in zip(part, self.layout.splitters, strict=True):
             for axis in reversed(axes):
                 number, index[axis] = divmod(number, self._sizes[axis])
         return tuple(index)
