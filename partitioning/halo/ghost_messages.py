@@ -83,6 +83,11 @@ class BoundMessages:
         All of them.
     statuses : list of MPI.Status
         What a wait for them tells, one a request.
+    received : list of (MPI.Status, int)
+        Statuses of receives, and their senders.
+    kind : int
+        Tag of messages with elements of the array's type.  An earlier wait that
+        was left has had the message of a status with `MPI.ANY_TAG`.
     packs : bool
         Whether `gather` and `scatter` have work.
     """
@@ -96,9 +101,8 @@ class BoundMessages:
         self._scattered: list[Piece] = []
         self.requests: list[MPI.Prequest] = []
         self.statuses: list[MPI.Status] = []
-        #: Statuses of receives, and their senders.
-        self._received: list[tuple[MPI.Status, int]] = []
-        self._kind = kind_of(array.dtype)
+        self.received: list[tuple[MPI.Status, int]] = []
+        self.kind = kind_of(array.dtype)
         self._types: list[MPI.Datatype] = []
 
     def receive(self, messages: Sequence[Boxes]) -> None:
@@ -132,7 +136,7 @@ class BoundMessages:
                 message = self._whole(buffer)
             else:
                 message = self._message(boxes)
-            self.requests.append(self._comm.Send_init(message, peer, self._kind))
+            self.requests.append(self._comm.Send_init(message, peer, self.kind))
             self.statuses.append(MPI.Status())
 
     def receive_buffer(self, peer: int, buffer: NDArray[Any]) -> None:
@@ -150,26 +154,20 @@ class BoundMessages:
     def _receive(self, message: list[Any], peer: int) -> None:
         self.requests.append(self._comm.Recv_init(message, peer, MPI.ANY_TAG))
         self.statuses.append(MPI.Status())
-        self._received.append((self.statuses[-1], peer))
+        self.received.append((self.statuses[-1], peer))
 
-    def other_kind(self, *, failed: bool = False) -> int | None:
+    def other_kind(self) -> int | None:
         """Give a rank whose message had elements of another type; None if none had.
 
-        Local, after a wait that has given the statuses.
-
-        Parameters
-        ----------
-        failed : bool
-            Whether the wait has raised: then only some messages have come.
+        Local, after a wait that has raised: only some messages have come.
 
         Returns
         -------
         int or None
             The first such rank.
         """
-        for status, peer in self._received:
-            tag = status.tag  # MPI.ANY_TAG: an earlier wait has had the message
-            if tag not in (self._kind, MPI.ANY_TAG) and not (failed and _is_missing(status)):
+        for status, peer in self.received:
+            if status.tag not in (self.kind, MPI.ANY_TAG) and not _is_missing(status):
                 return peer
         return None
 

@@ -300,13 +300,13 @@ class HaloTraffic:
         try:
             self._await_all(operation, messages.requests, messages.statuses)
         except MPI.Exception as error:
-            other = messages.other_kind(failed=True)
+            other = messages.other_kind()
             if other is not None:  # its message was too long
                 self.raise_other_kind(operation, other, dtype)
             raise self._explained(operation, error) from error
-        other = messages.other_kind()
-        if other is not None:
-            self.raise_other_kind(operation, other, dtype)
+        for status, peer in messages.received:
+            if status.tag != messages.kind and status.tag != MPI.ANY_TAG:
+                self.raise_other_kind(operation, peer, dtype)
 
     def _await_all(
         self, operation: str, requests: list[MPI.Prequest], statuses: list[MPI.Status]
@@ -316,7 +316,9 @@ class HaloTraffic:
         if self._membership is None:
             MPI.Request.Waitall(requests, statuses)
             return
-        for _ in range(1 if is_crowded() else _BRIEF):
+        if is_done(requests, statuses):
+            return
+        for _ in range(0 if is_crowded() else _BRIEF):
             if is_done(requests, statuses):
                 return
         self._wait(operation, lambda: is_done(requests, statuses), self.comm, translated=False)
