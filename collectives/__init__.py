@@ -19,6 +19,7 @@ Packages in the order of import; each uses only those before it:
 * `faults`: attempts and recovery.
 * `replicated`: a state of all ranks, compared and repaired.
 * `communicator`: `Communicator` and `init`.
+* `coded`: sums of gradients that do not wait for slow ranks.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ ORDER = (
     "collectives.analysis", "collectives.reduction", "collectives.arguments",
     "collectives.selection", "collectives.shm", "collectives.engine", "collectives.refill",
     "collectives.fastpath", "collectives.dispatch", "collectives.faults", "collectives.replicated",
-    "collectives.communicator", "collectives",
+    "collectives.communicator",
+    "collectives.coded.codes", "collectives.coded.schemes", "collectives.coded.stragglers",
+    "collectives.coded.prediction", "collectives.coded.transport", "collectives.coded",
+    "collectives",
     "partitioning.mesh", "partitioning.layout", "partitioning.placement",
     "partitioning.redistribution", "partitioning.halo", "partitioning",
     "checkpoint.erasure", "checkpoint.placement", "checkpoint.state", "checkpoint.memory",
@@ -45,7 +48,8 @@ KNOT = "collectives.engine"
 
 #: Modules that import others by name, when these are first asked for.
 DOORS = {
-    "closeranks", "closeranks.__main__", "closeranks.collectives", "closeranks.partitioning",
+    "closeranks", "closeranks.__main__", "closeranks.collectives", "closeranks.collectives.coded",
+    "closeranks.partitioning",
     "closeranks.collectives.communicator.late_methods", "closeranks.jobs.launch.launch",
 }  # fmt: skip
 
@@ -53,7 +57,11 @@ DOORS = {
 GATES = {
     "cupy": ("closeranks.comms.", "closeranks.jobs.demo", "closeranks.jobs.doctor"),
     "pynvml": ("closeranks.comms.", "closeranks.jobs."),
-    "h5py": ("closeranks.checkpoint.disk.", "closeranks.jobs.doctor"),
+    "h5py": (
+        "closeranks.checkpoint.disk.",
+        "closeranks.collectives.coded.stragglers.",
+        "closeranks.jobs.doctor",
+    ),
     "matplotlib": ("closeranks.comms.topology.drawing", "closeranks.jobs."),
     "sklearn": ("closeranks.jobs.",),
     "click": ("closeranks.__main__", "closeranks.jobs."),

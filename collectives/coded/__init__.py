@@ -1,0 +1,7 @@
+"""Coded gradients: sums that do not wait for slow ranks.
+
+Packages in the order of import; each uses only those before it:
+
+* `codes`: which worker computes which parts, and how a sum comes back.
+* `schemes`: what each worker computes in each round.
+"""

@@ -1,0 +1,111 @@
+"""What every scheme has: tasks, deliveries, and the sums that follow from them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+
+from closeranks.collectives.coded.schemes.task import SumTerm, CodedTask
+
+
+class Scheme(ABC):
+    """The work of ``n`` workers, round after round; rounds and jobs count from 1.
+
+    Job ``t`` begins in round ``t`` and is due at the end of round ``t + delay``.
+    The state of a scheme follows from its deliveries alone: all ranks that tell it
+    the same deliveries have the same state.  In each round every worker is told
+    once, with the tasks it has delivered; then the round is over.
+
+    All methods are local and pure.
+
+    Attributes
+    ----------
+    n, parts : int
+        Workers, and parts of the batch of a job; all parts are of one size.
+    load : float
+        The largest share of a batch that one worker computes in a round.
+    delay : int
+        Rounds after its first by whose end a job is due.
+    exact : bool
+        Whether the sums are exact, not estimates.
+    micro : int
+        Micro-batches into which a worker's work in a round is cut: a worker that
+        is late gives up after any of them.
+    """
+
+    n: int
+    parts: int
+    load: float
+    delay: int = 0
+    exact: bool = True
+    micro: int = 8
+
+    @abstractmethod
+    def tasks(self, round: int) -> list[tuple[CodedTask, ...]]:
+        """Give the tasks of each worker in a round.
+
+        Parameters
+        ----------
+        round : int
+            At most one more than the last one that is over.
+
+        Returns
+        -------
+        list of tuple of CodedTask
+            Worker -> tasks, in the order of work.
+        """
+
+    @abstractmethod
+    def deliver(self, round: int, worker: int, tasks: Sequence[CodedTask]) -> None:
+        """Note what a worker has delivered in a round.
+
+        Parameters
+        ----------
+        round : int
+            Which one.
+        worker : int
+            Which one.
+        tasks : sequence of CodedTask
+            Those of its tasks that it has finished; none if it was late.
+        """
+
+    @abstractmethod
+    def decodable(self, job: int) -> bool:
+        """Tell whether the sum of a job can be had from what was delivered."""
+
+    @abstractmethod
+    def must_wait(self, round: int, finished: Collection[int]) -> set[int]:
+        """Give workers to wait for before a round may end.
+
+        Parameters
+        ----------
+        round : int
+            Which one.
+        finished : collection of int
+            Workers that have finished all their tasks of it.
+
+        Returns
+        -------
+        set of int
+            Empty if the round may end now: all others count as late.
+        """
+
+    @abstractmethod
+    def decode(self, job: int) -> list[SumTerm]:
+        """Give the vectors whose weighted sum is the sum of a job.
+
+        Parameters
+        ----------
+        job : int
+            Which one; may be forgotten once it was decoded and its rounds are over.
+
+        Returns
+        -------
+        list of SumTerm
+            In a fixed order: by worker, round and slot.
+
+        Raises
+        ------
+        CodeError
+            If it is not decodable yet.
+        """
