@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
-from closeranks.collectives.coded.schemes.task import SumTerm, CodedTask
+from closeranks.collectives.coded.schemes.task import CodedTask, SumTerm
 
 
 class Scheme(ABC):
