@@ -1,4 +1,4 @@
-"""Atomic loads, stores and copies in shared memory, which Numba lacks.
+"""Atomic loads, stores, exchanges and copies in shared memory, which Numba lacks.
 
 All functions take plain addresses (int64), so their callers compile once for
 all types.  This module imports Numba, so it is imported only when a kernel is
@@ -89,6 +89,51 @@ def store_release(context: Any, address: Any, value: Any) -> Any:  # noqa: ARG00
         builder.store_atomic(arguments[1], pointer, "release", 8)
 
     return types.void(types.int64, types.int64), code
+
+
+@_intrinsic
+def swap_if(context: Any, address: Any, expected: Any, value: Any) -> Any:  # noqa: ARG001
+    """Write an int64 if the expected one stands there; give what stood there."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
+        pair = builder.cmpxchg(pointer, arguments[1], arguments[2], "seq_cst", "seq_cst")
+        return builder.extract_value(pair, 0)
+
+    return types.int64(types.int64, types.int64, types.int64), code
+
+
+@_intrinsic
+def fetch_add(context: Any, address: Any, value: Any) -> Any:  # noqa: ARG001
+    """Add to an int64; give what stood there."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
+        return builder.atomic_rmw("add", pointer, arguments[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), code
+
+
+@_intrinsic
+def fetch_or(context: Any, address: Any, value: Any) -> Any:  # noqa: ARG001
+    """Set bits of an int64; give what stood there."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
+        return builder.atomic_rmw("or", pointer, arguments[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), code
+
+
+@_intrinsic
+def exchange(context: Any, address: Any, value: Any) -> Any:  # noqa: ARG001
+    """Write an int64, before all that follows; give what stood there."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
+        return builder.atomic_rmw("xchg", pointer, arguments[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), code
 
 
 @_intrinsic

@@ -147,6 +147,7 @@ SOURCES: Final = (
     "closeranks.collectives.fastpath.shortcut_layout",
     "closeranks.collectives.fastpath.request_wait_code",
     "closeranks.collectives.fastpath.request_wait_layout",
+    "closeranks.collectives.coded.transport.word_kernels",
     "closeranks.collectives.engine.compiled_loop",
     "closeranks.collectives.engine.loop_layout",
     "closeranks.collectives.refill.refill_loop",

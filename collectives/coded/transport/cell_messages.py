@@ -1,0 +1,123 @@
+"""Small messages between nodes about rounds, and how a rank waits for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from closeranks.collectives.engine.error_translation import explained
+from closeranks.comms.mpi import ulfm
+from closeranks.errors import Revoked
+
+if TYPE_CHECKING:
+    from closeranks.collectives.communicator.communicator import Communicator
+    from closeranks.collectives.communicator.membership import Membership
+
+#: Kinds of messages.
+NOTE, PREPARE, PROMISE, ACCEPT, ACCEPTED, HEARD, ALL_LEFT, FAILED = range(1, 9)
+#: Tag of these messages; those of gradients have higher ones.
+_TAG: Final = 1
+_HEAD: Final = 6
+
+
+class CellMessage(NamedTuple):
+    """One message.
+
+    Attributes
+    ----------
+    kind : int
+        One of those above.
+    round : int
+        The round that it is about.
+    cell, rank : int
+        Node and rank that it comes from.
+    ballot, accepted : int
+        Numbers, by kind: of a NOTE its number and its completeness.
+    data : bytes
+        Flags of all ranks, or words.
+    """
+
+    kind: int
+    round: int
+    cell: int
+    rank: int
+    ballot: int
+    accepted: int
+    data: bytes
+
+
+class CellMessages:
+    """A communicator that carries the messages of one `CodedAllreduce`.
+
+    Collective to make.  Without other nodes nothing is ever sent.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    cell : int
+        This node.
+    others : sequence of int
+        Ranks of other nodes.
+    """
+
+    def __init__(self, comm: Communicator, cell: int, others: Sequence[int]) -> None:
+        self._membership: Membership = comm.membership
+        self._cell, self._rank, self._others = cell, comm.Get_rank(), tuple(others)
+        self.comm: MPI.Intracomm | None = None
+        if others:
+            made, request = comm.start_plain()
+            request.Wait()
+            made.Set_errhandler(MPI.ERRORS_RETURN)
+            comm.Barrier()  # where a rank has none, it could not be revoked there
+            self.comm = made
+        self._sent: list[tuple[MPI.Request, object]] = []
+        self._status = MPI.Status()
+        self.sent_bytes = 0
+
+    def tell_all(self, kind: int, round_: int, numbers: tuple[int, int], data: bytes) -> None:
+        """Send a message to all ranks of all other nodes.  Local."""
+        for rank in self._others:
+            self.tell(rank, kind, round_, numbers, data)
+
+    def tell(
+        self, rank: int, kind: int, round_: int, numbers: tuple[int, int], data: bytes
+    ) -> None:
+        """Send a message to a rank of another node.  Local."""
+        head = np.array([kind, round_, self._cell, self._rank, *numbers], np.int64)
+        message = np.frombuffer(head.tobytes() + data, np.uint8)
+        assert self.comm is not None
+        self.keep(self.comm.Isend([message, MPI.BYTE], rank, _TAG), message)
+        self.sent_bytes += message.nbytes
+
+    def keep(self, request: MPI.Request, used: object) -> None:
+        """Keep what a request uses until it is over.  Local."""
+        self._sent = [one for one in self._sent if not one[0].Test()]
+        self._sent.append((request, used))
+
+    def come(self) -> list[CellMessage]:
+        """Receive the messages that are there.  Local."""
+        found: list[CellMessage] = []
+        comm = self.comm
+        if comm is None:
+            return found
+        while comm.Iprobe(MPI.ANY_SOURCE, _TAG, self._status):
+            message = np.empty(self._status.Get_count(MPI.BYTE), np.uint8)
+            comm.Recv([message, MPI.BYTE], self._status.Get_source(), _TAG)
+            numbers = message[: 8 * _HEAD].view(np.int64).tolist()
+            found.append(CellMessage(*numbers, message[8 * _HEAD :].tobytes()))
+        return found
+
+    def flush(self) -> bool:
+        """Tell whether all that was sent has been taken.  Local."""
+        self._sent = [one for one in self._sent if not one[0].Test()]
+        return not self._sent
+
+    def close(self) -> None:
+        """Free the communicator.  Collective."""
+        comm, self.comm = self.comm, None
+        if comm is not None:
+            comm.Free()

@@ -1,0 +1,187 @@
+"""How a rank waits inside of a round, and what ends the wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from mpi4py import MPI
+
+from closeranks.collectives.coded.transport.cell_messages import FAILED
+from closeranks.collectives.coded.transport.round_memory import WORDS_BYTES
+from closeranks.collectives.engine.error_translation import explained
+from closeranks.comms.mpi import ulfm
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import PeerLate, PeerLost, Revoked
+
+if TYPE_CHECKING:
+    from closeranks.collectives.coded.transport.cell_messages import CellMessages
+    from closeranks.collectives.coded.transport.round_memory import RoundMemory
+    from closeranks.collectives.communicator.membership import Membership
+
+STEP: Final = "CodedAllreduce.step"
+_REMEDY: Final = "make a CodedAllreduce of the ranks that are there now"
+#: Between two questions who has died, seconds.
+_LOOK_S: Final = 0.02
+
+#: Whether a round cannot go on without some ranks, which have died.
+Blocks = Callable[[frozenset[int]], bool]
+
+
+class RoundWait:
+    """Waits of one rank.
+
+    Parameters
+    ----------
+    membership : Membership
+        Of the communicator.
+    memory : RoundMemory
+        Of this node.
+    messages : CellMessages
+        Of this rank.
+    handle : callable
+        Receives messages of other nodes.
+
+    Attributes
+    ----------
+    is_broken : bool
+        Whether a rank has given up.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        memory: RoundMemory,
+        messages: CellMessages,
+        handle: Callable[[], None],
+    ) -> None:
+        self._membership, self._memory, self._messages = membership, memory, messages
+        self._handle, self._world = handle, membership.family.world
+        self._hears, self._look_at_s = ulfm.is_on(), 0.0
+        self._dead: frozenset[int] = frozenset()
+        self.is_broken = False
+
+    def refuse(self) -> None:
+        """Raise if no round can come to its end any more.  Local."""
+        if self._membership.family.world is not self._world:
+            problem = "the ranks are others since a recovery"
+            raise Revoked(STEP, (), problem, _REMEDY, for_good=True)
+        if self.is_broken:
+            raise Revoked(STEP, (), "a rank has given up a round", _REMEDY, for_good=True)
+        self._membership.service.guard.refuse(STEP)
+
+    def look(self) -> None:
+        """Receive messages, and raise what keeps the round from its end.  Local."""
+        try:
+            self._handle()
+        except MPI.Exception as error:
+            self.is_broken = True
+            raise self._explained(error) from error
+        self._abort(None)
+
+    def until(
+        self,
+        ready: Callable[[], bool],
+        blocks: Blocks,
+        *,
+        limit_s: float | None = None,
+        late: Callable[[], list[int]] = list,
+    ) -> bool:
+        """Wait for other ranks.
+
+        Parameters
+        ----------
+        ready : callable
+            Whether the wait is over.
+        blocks : callable
+            Whether ranks that have died make the wait vain.
+        limit_s : float, optional
+            How long at most; False is returned after it.  Default: the deadline
+            of the communicator, which raises.
+        late : callable
+            The ranks that it waits for, for the text of an error.
+
+        Returns
+        -------
+        bool
+            Whether it is over.
+
+        Raises
+        ------
+        PeerLost, PeerLate, Revoked
+            If ranks have died, given up, or not come.
+        """
+        if ready():
+            return True
+        family_s = self._membership.family.timeout_s
+        span_s = family_s if limit_s is None else limit_s
+        deadline = None if span_s is None else Deadline(span_s)
+        try:
+            if wait(
+                ready, progress=self._progress, abort=lambda: self._abort(blocks), deadline=deadline
+            ):
+                return True
+        except MPI.Exception as error:
+            self.is_broken = True
+            raise self._explained(error) from error
+        except (PeerLost, Revoked):
+            self.is_broken = True
+            raise
+        if limit_s is not None:
+            return False
+        self.is_broken = True
+        assert deadline is not None
+        told = PeerLate(STEP, late(), waited_s=deadline.waited_s, limit_s=deadline.limit_s)
+        self.tell_failure(told)
+        raise told
+
+    def _progress(self) -> bool:
+        self._handle()
+        return ulfm.listen()
+
+    def _abort(self, blocks: Blocks | None) -> None:
+        """Raise what has ended the round for others, or for all."""
+        failed = self._memory.words.load(self._memory.failed)
+        if failed:
+            self.is_broken = True
+            told = self._memory.failure_words.tobytes().rstrip(b"\0").decode(errors="replace")
+            raise PeerLost(STEP, [failed - 1], cause=told)
+        self._world.check(STEP)
+        if self._membership.opened is not None:
+            self._membership.opened.check(STEP)
+        if blocks is None or not self._hears:
+            return
+        if time.monotonic() >= self._look_at_s:
+            self._look_at_s = time.monotonic() + _LOOK_S
+            self._dead = frozenset(ulfm.failed(self._membership.service.plain))
+        if self._dead and blocks(self._dead):
+            self._world.revoke()
+            raise self._world.verdict(STEP)
+
+    def _explained(self, error: MPI.Exception) -> Exception:
+        return explained(STEP, self._membership.service.plain, self._world, error)
+
+    def tell_failure(self, error: BaseException) -> None:
+        """Tell all ranks that this one cannot go on.  Local.
+
+        Parameters
+        ----------
+        error : BaseException
+            Why.
+        """
+        self.is_broken = True
+        words = f"{type(error).__name__}: {error}".encode()[:WORDS_BYTES]
+        self.note_failure(self._membership.comm.Get_rank(), words)
+        try:
+            self._messages.tell_all(FAILED, 0, (0, 0), words)
+        except MPI.Exception:
+            ulfm.revoke(self._membership.service.plain)  # a rank has died: that tells the others
+
+    def note_failure(self, rank: int, words: bytes) -> None:
+        """Let the ranks of this node know of a rank that cannot go on.  Local."""
+        memory = self._memory
+        if not memory.words.load(memory.failed):
+            memory.failure_words[: len(words)] = np.frombuffer(words, np.uint8)
+            memory.words.swap_if(memory.failed, 0, rank + 1)
