@@ -5,3 +5,14 @@ Packages in the order of import; each uses only those before it:
 * `codes`: which worker computes which parts, and how a sum comes back.
 * `schemes`: what each worker computes in each round.
 """
+
+from __future__ import annotations
+
+from closeranks.collectives.coded.codes import (
+    CyclicRepetition,
+    FractionalRepetition,
+    GradientCode,
+    Repetition,
+)
+
+__all__ = ["CyclicRepetition", "FractionalRepetition", "GradientCode", "Repetition"]
