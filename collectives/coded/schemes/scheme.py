@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from closeranks.collectives.coded.schemes.task import CodedTask, SumTerm
+
+_SchemeT = TypeVar("_SchemeT", bound="Scheme")
 
 
 class Scheme(ABC):
@@ -77,6 +81,9 @@ class Scheme(ABC):
     def must_wait(self, round: int, finished: Collection[int]) -> set[int]:
         """Give workers to wait for before a round may end.
 
+        Ask again whenever one of them finishes: the answer may be empty before
+        all of them have finished, and it is when all have.
+
         Parameters
         ----------
         round : int
@@ -109,3 +116,22 @@ class Scheme(ABC):
         CodeError
             If it is not decodable yet.
         """
+
+    def skip(self, job: int) -> None:  # noqa: B027
+        """Note that there is no such job: it has no tasks, and nobody waits for it.
+
+        The rounds that end the last jobs of a scheme with a delay begin jobs that
+        do not exist; say so before the round.  Where the delay is 0 there are no
+        such rounds, and nothing happens.
+        """
+
+    @abstractmethod
+    def forget(self, job: int) -> None:
+        """Drop what is kept of a job that nobody will decode (any more).
+
+        A job that was decoded is forgotten by itself, once its rounds are over.
+        """
+
+    def copy(self: _SchemeT) -> _SchemeT:
+        """Give a scheme with the same state, which then goes its own way."""
+        return copy.copy(self)
