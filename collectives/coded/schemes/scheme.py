@@ -32,6 +32,8 @@ class Scheme(ABC):
         Rounds after its first by whose end a job is due.
     exact : bool
         Whether the sums are exact, not estimates.
+    slots : int
+        Vectors that a worker makes in a round, at most.
     micro : int
         Micro-batches into which a worker's work in a round is cut: a worker that
         is late gives up after any of them.
@@ -42,6 +44,7 @@ class Scheme(ABC):
     load: float
     delay: int = 0
     exact: bool = True
+    slots: int = 1
     micro: int = 8
 
     @abstractmethod

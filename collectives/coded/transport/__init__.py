@@ -1,0 +1,17 @@
+"""Coded sums on real ranks: decided first, then moved.
+
+In reading order:
+
+* `word_kernels`, `node_words`: atomic operations on words of node memory.
+* `round_memory`: the words and records of the rounds under way in a node.
+* `gradient_layout`: arrays of a gradient as one vector.
+* `vector_memory`: the vectors of the ranks of a node, and the sums.
+* `ballots`: one value out of several that nodes propose; pure.
+* `cell_messages`: small messages between nodes.
+* `round_decision`: which ranks count in a round.
+* `round_work`: what a rank computes, and when it stops.
+* `gradient_exchange`: weighted vectors become one sum in every node.
+* `round_wait`: how a rank waits, and what ends the wait.
+* `coded_agreement`: what the ranks agree on first.
+* `coded_allreduce`: `CodedAllreduce`.
+"""

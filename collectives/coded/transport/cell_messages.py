@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
-
-from closeranks.collectives.engine.error_translation import explained
-from closeranks.comms.mpi import ulfm
-from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
@@ -108,7 +104,7 @@ class CellMessages:
             message = np.empty(self._status.Get_count(MPI.BYTE), np.uint8)
             comm.Recv([message, MPI.BYTE], self._status.Get_source(), _TAG)
             numbers = message[: 8 * _HEAD].view(np.int64).tolist()
-            found.append(CellMessage(*numbers, message[8 * _HEAD :].tobytes()))
+            found.append(CellMessage._make((*numbers, message[8 * _HEAD :].tobytes())))
         return found
 
     def flush(self) -> bool:

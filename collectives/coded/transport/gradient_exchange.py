@@ -185,7 +185,9 @@ class GradientExchange:
         if self._rank in ranks:
             index = list(ranks).index(self._rank)
             shard = layout.shard(result, index, count)
-            self._own_part(comm, shard, index, count, terms, givers, agents, layout, first_tag, until)
+            self._own_part(
+                comm, shard, index, count, terms, givers, agents, layout, first_tag, until
+            )
             for cell in range(len(self._cells)):
                 if cell != self._mine:
                     to = agents[cell][index % len(agents[cell])]

@@ -28,7 +28,7 @@ class _Section(NamedTuple):
 
     dtype: np.dtype[Any]
     start: int
-    count: int
+    length: int
 
 
 class GradientLayout:

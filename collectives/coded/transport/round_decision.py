@@ -127,6 +127,11 @@ class RoundDecision:
             self._decide(self._member)
         return self.is_decided()
 
+    def waiting(self) -> list[int]:
+        """Give the ranks of this node that have ended their work and wait.  Local."""
+        found: list[int] = np.flatnonzero(self._waiting()).tolist()
+        return found
+
     def _waiting(self) -> Flags:
         """Give the flags of the ranks of this node that wait."""
         found = np.zeros(self._size, np.uint8)

@@ -45,7 +45,7 @@ def set_bits(address: int, bits: int) -> int:
     return atomics.fetch_or(address, bits)
 
 
-_KERNELS: Final = {
+_KERNELS: Final[dict[str, tuple[Any, int]]] = {
     "load": (load, 1), "store": (store, 2), "swap_if": (swap_if, 3), "add": (add, 2),
     "set_bits": (set_bits, 2),
 }  # fmt: skip

@@ -1,0 +1,525 @@
+"""Sums of gradients on real ranks that do not wait for slow ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from closeranks.collectives.coded.codes.gradient_code import GradientCode
+from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
+from closeranks.collectives.coded.schemes.scheme import Scheme
+from closeranks.collectives.coded.transport.cell_messages import FAILED, CellMessages
+from closeranks.collectives.coded.transport.coded_agreement import (
+    agree_on_arguments,
+    agree_on_layout,
+    order_of_workers,
+)
+from closeranks.collectives.coded.transport.gradient_exchange import GradientExchange, VectorTerm
+from closeranks.collectives.coded.transport.gradient_layout import Flats, GradientLayout
+from closeranks.collectives.coded.transport.round_decision import RoundDecision
+from closeranks.collectives.coded.transport.round_memory import (
+    MOVED,
+    STATE,
+    WAITS,
+    RoundMemory,
+)
+from closeranks.collectives.coded.transport.round_wait import STEP, RoundWait
+from closeranks.collectives.coded.transport.round_work import Batch, SharedWork, compute_tasks
+from closeranks.collectives.coded.transport.vector_memory import VectorMemory
+from closeranks.comms import argument
+from closeranks.errors import CodeError, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from closeranks.collectives.coded.transport.recorder import Recorder
+    from closeranks.collectives.communicator.communicator import Communicator
+
+#: The default of ``max_noise`` is this share of the inverse of a rounding error.
+_NOISE: Final = 0.01
+_finfo: Any = ml_dtypes.finfo
+
+
+class CodedAllreduce:
+    """The sum of gradients over all ranks, as soon as enough ranks have theirs.
+
+    Each rank computes the micro-batches that a scheme gives it.  Once the sum can
+    be had from what is there, the round is decided.  Ranks that are late then give
+    up the rest of their work, and get the same sum.
+
+    Collective over ``comm`` to make and to close.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks; a communicator of closeranks.
+    scheme : Scheme, GradientCode or "auto"
+        Who computes what; ``n`` is the number of ranks.  "auto" measures first,
+        and chooses with `tune`.
+    ahead : int
+        How many rounds a rank may be before another one.
+    record : Recorder, optional
+        Takes the seconds that this rank has computed in each round.
+    max_noise : float, optional
+        Sets of ranks whose `GradientCode.noise_gain` is larger do not count.
+        Default: 0.01 divided by the rounding error of the gradients' type.
+
+    Attributes
+    ----------
+    scheme : Scheme
+        The scheme, with the state of the rounds that are over.
+    round : int
+        The round that this rank has ended last; 0 at first.
+
+    Raises
+    ------
+    UsageError
+        On all ranks, if the arguments of any rank cannot be used, or differ.
+    Unavailable
+        On all ranks, if a node has no memory to share.
+
+    Notes
+    -----
+    Decide first, then move: before a round is decided, ranks tell each other only
+    how far they are.  Then the ranks that are on time add the vectors, each a part
+    of the sum.  `closeranks.collectives.coded.transport` says which file does
+    what.
+
+    Examples
+    --------
+    >>> coded = CodedAllreduce(comm, PartialRepetition(8, 3))  # doctest: +SKIP
+    >>> gradient = coded.step(compute_part, batches)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        scheme: Scheme | GradientCode | str,
+        *,
+        ahead: int = 4,
+        record: Recorder | None = None,
+        max_noise: float | None = None,
+    ) -> None:
+        chosen = agree_on_arguments(comm, scheme, ahead, max_noise)
+        self._comm, self._rank = comm, comm.Get_rank()
+        self._pristine, self.scheme = chosen, chosen.copy()
+        self._ahead, self._max_noise = ahead, max_noise
+        self._record = record
+        self.round, self._base = 0, 0
+        self._is_closed = False
+        membership = comm.membership
+        with membership.together("CodedAllreduce"):
+            node = membership.world.node
+            self._cells = sorted(set(comm.allgather(membership.world.node_ranks)))
+            self._mine = next(i for i, some in enumerate(self._cells) if self._rank in some)
+            here = self._cells[self._mine]
+            self._member = here.index(self._rank)
+            self._rank_of = order_of_workers(chosen, self._cells, membership.topology)
+            self._worker = self._rank_of.index(self._rank)
+            others = [rank for rank in range(comm.Get_size()) if rank not in here]
+            self._memory = RoundMemory(node, self._cells, self._mine, ahead + 1)
+            self._messages = CellMessages(comm, self._mine, others)
+        self._node = node
+        self._wait = RoundWait(membership, self._memory, self._messages, self._handle)
+        self._decision = RoundDecision(
+            self._memory, self._messages, self._cells, self._mine, self._member,
+            may_end=self._may_end, is_complete=self._is_complete,
+        )  # fmt: skip
+        self._exchange = GradientExchange(
+            self._memory, self._messages, self._cells, self._mine, self._rank
+        )
+        self._vectors: VectorMemory | None = None
+        self._jobs: dict[int, Batch] = {}
+        self._last_job = 0
+        self._shared = self._shared_work()
+        size = comm.Get_size()
+        self._late = np.zeros(size, np.int64)
+        self._waits, self._waited_s = 0, 0.0
+
+    def _shared_work(self) -> SharedWork | None:
+        """Give the work in groups that help each other, if the scheme has it."""
+        scheme = self.scheme
+        if not isinstance(scheme, PartialRepetition):
+            return None
+        here = self._cells[self._mine]
+        group = [
+            (worker, here.index(self._rank_of[worker]))
+            for worker in scheme.groups[scheme.group_of(self._worker)]
+            if self._rank_of[worker] in here
+        ]
+        return SharedWork(self._memory, scheme, self._worker, group, len(here))
+
+    def step(self, compute_part: Callable[[Any], Any], parts: int | Sequence[Any]) -> Any:
+        """Give the sum of the gradients of some micro-batches.
+
+        Collective.
+
+        Parameters
+        ----------
+        compute_part : callable
+            Takes a micro-batch, and gives its gradient: an array of numbers, or a
+            list of arrays, of the same shapes and types always.  What it gave may
+            be changed once it is called again.
+        parts : sequence or int
+            The micro-batches, the same on all ranks; a number stands for
+            ``range(parts)``.  At least ``scheme.parts``.
+
+        Returns
+        -------
+        ndarray, list of ndarray, or None
+            The sum, in new arrays, with the same bits on all ranks.  A scheme with
+            a delay T gives the sum of T calls before, and None the first T times.
+
+        Raises
+        ------
+        UsageError
+            If there are fewer micro-batches than parts of the scheme, or
+            ``compute_part`` gives something else than before.
+        CodeError
+            On all ranks, if the sum would be drowned by rounding errors.
+        PeerLost, PeerLate, Revoked
+            If ranks that it needs have died, raised an error, or are too late.
+        """
+        given = self._read_parts(parts)
+        argument.instance(STEP, "compute_part", compute_part, Callable, "give a function")
+        job = self.round - self._base + 1
+        self._jobs[job] = Batch(compute_part, given, self.scheme.parts)
+        self._last_job = job
+        return self._run()
+
+    def flush(self) -> list[Any]:
+        """Give the sums that `step` has not given yet.
+
+        Collective; the next `step` begins anew.
+
+        Returns
+        -------
+        list
+            One sum a call of `step` that returned None, in their order; empty for a
+            scheme without delay.
+        """
+        self._refuse()
+        found = []
+        if self._last_job:
+            found = [self._run() for _ in range(self.scheme.delay)][-self._last_job :]
+        self._base, self._last_job = self.round, 0
+        self._jobs.clear()
+        self.scheme = self._pristine.copy()
+        return found
+
+    def statistics(self) -> dict[str, Any]:
+        """Tell what the rounds were like.  Local.
+
+        Returns
+        -------
+        dict
+            ``rounds``; ``late`` and ``abandoned``, arrays with a number of rounds
+            for each rank: not in time, and given up (of ranks of other nodes
+            -1); ``moved_bytes`` of node memory and ``sent_bytes`` to other nodes
+            by this rank; ``waits`` and ``wait_s`` for ranks more than ``ahead``
+            rounds behind; ``computed``, micro-batches of this rank.
+        """
+        abandoned = np.full(self._comm.Get_size(), -1, np.int64)
+        for member, rank in enumerate(self._cells[self._mine]):
+            abandoned[rank] = self._memory.words.load(self._memory.abandoned(member))
+        return {
+            "rounds": self.round,
+            "late": self._late.copy(),
+            "abandoned": abandoned,
+            "moved_bytes": self._exchange.moved_bytes,
+            "sent_bytes": self._messages.sent_bytes,
+            "waits": self._waits,
+            "wait_s": self._waited_s,
+        }
+
+    def _read_parts(self, parts: int | Sequence[Any]) -> Sequence[Any]:
+        """Read the micro-batches of a call."""
+        self._refuse()
+        given: Sequence[Any] = range(parts) if isinstance(parts, int | np.integer) else parts
+        least = self.scheme.parts
+        if len(given) < least:
+            problem = f"{len(given)} micro-batches for {least} parts of {self._name}"
+            error = UsageError(STEP, problem, f"cut the batch into at least {least}")
+            self._wait.tell_failure(error)
+            raise error
+        return given
+
+    @property
+    def _name(self) -> str:
+        return type(self.scheme).__name__
+
+    def _refuse(self) -> None:
+        if self._is_closed:
+            raise UsageError(STEP, "the CodedAllreduce is closed", "make a new one")
+        self._wait.refuse()
+
+    def _run(self) -> Any:
+        """Run a round; an error on this rank ends it for all."""
+        try:
+            return self._run_round(self.round + 1)
+        except BaseException as error:
+            if not self._wait.is_broken:
+                self._wait.tell_failure(error)
+            raise
+
+    def _run_round(self, round_: int) -> Any:
+        own = self.scheme.tasks(round_ - self._base)[self._worker]
+        tasks = [task for task in own if task.job <= self._last_job]
+        if self._vectors is None:
+            self._open_vectors(tasks)
+        self._enter(round_)
+        self._decision.begin(round_)
+        finished = self._work(round_, tasks)
+        words, memory = self._memory.words, self._memory
+        if finished:
+            words.store(memory.rank_word(round_, self._member, STATE), WAITS)
+            self._wait_for_decision(round_, tasks)
+        else:
+            words.add(memory.abandoned(self._member), 1)
+        ranks = self._decision.ranks()
+        self._deliver(round_, ranks)
+        result = self._move(round_, ranks)
+        if memory.leave(round_):
+            self._decision.clear(round_)
+        self.round = round_
+        return result
+
+    def _open_vectors(self, tasks: Sequence[Any]) -> None:
+        """Make the memory of vectors, once their layout is known; collective."""
+        layout, error = None, None
+        try:
+            if tasks:
+                batch = self._jobs[tasks[0].job]
+                first = batch.of_part(tasks[0].parts[0])[0]
+                layout = GradientLayout.of(batch.compute_ahead(first))
+                self._check_types(layout)
+        except Exception as met:
+            error = met
+        agreed = agree_on_layout(self._comm, layout, error)
+        if self._max_noise is None:
+            self._max_noise = _NOISE / _rounding(agreed)
+        self._vectors = VectorMemory(self._comm, self._node, agreed, self.scheme, self._ahead + 1)
+
+    def _check_types(self, layout: GradientLayout) -> None:
+        """Refuse whole numbers where a code multiplies by fractions."""
+        code = getattr(self.scheme, "code", None)
+        if code is None or bool(np.all(code.matrix == code.matrix.astype(np.int64))):
+            return
+        if any(dtype.kind in "iu" for dtype in layout.element_types):
+            problem = f"{self._name} multiplies {layout} by fractions"
+            raise UsageError(STEP, problem, "give floats, or take Repetition")
+
+    def _enter(self, round_: int) -> None:
+        """Wait until the slot of a round is open: no rank is too many rounds behind."""
+        memory = self._memory
+        load, others = (
+            memory.words.load,
+            [memory.left_by(cell) for cell in range(len(self._cells)) if cell != self._mine],
+        )
+
+        def is_open() -> bool:
+            first = round_ - self._ahead - 1
+            return memory.is_open(round_) and all(load(at) >= first for at in others)
+
+        if not is_open():
+            began = time.perf_counter()
+            self._waits += 1
+            self._wait.until(is_open, lambda dead: bool(dead))
+            self._waited_s += time.perf_counter() - began
+
+    def _work(self, round_: int, tasks: Sequence[Any]) -> bool:
+        """Compute what this rank is to compute; tell whether it has come to the end."""
+        assert self._vectors is not None
+        layout, own = self._vectors.layout, self._vectors.own(round_)
+        jobs = {job: batch for job, batch in self._jobs.items() if tasks and job <= self._last_job}
+        before = sum(batch.seconds for batch in jobs.values())
+        if self._shared is None:
+            work = [(task, self._jobs[task.job], own[task.slot]) for task in tasks]
+            finished = compute_tasks(work, layout, self._is_over)
+        else:
+            finished = self._work_together(round_, own[0])
+        if self._record is not None:
+            self._record.note(sum(batch.seconds for batch in jobs.values()) - before)
+        return finished
+
+    def _work_together(self, round_: int, vector: Flats) -> bool:
+        """Compute the own share, then wait a little, then help."""
+        assert self._shared is not None
+        assert self._vectors is not None
+        batch, layout = self._jobs[self._last_job], self._vectors.layout
+        self._shared.begin(round_)
+        if not self._shared.compute_own(batch, layout, vector, self._is_over):
+            return False
+        state = self._memory.rank_word(round_, self._member, STATE)
+        self._memory.words.store(state, WAITS)
+        # Helping at once costs a tenth where nobody is slow: the others end within this time.
+        grace_s = batch.seconds / max(batch.computed, 1) * len(batch.of_part(0))
+        if not self._wait.until(self._decision.try_to_end, self._blocks, limit_s=grace_s):
+            self._shared.help(batch, layout, vector, self._is_over)
+        return True
+
+    def _is_over(self) -> bool:
+        """Look, after a micro-batch, whether the round is decided."""
+        self._wait.look()
+        return self._decision.is_decided()
+
+    def _wait_for_decision(self, round_: int, tasks: Sequence[Any]) -> None:
+        def late() -> list[int]:
+            ended = set(self._decision.waiting())
+            return [rank for rank in range(self._comm.Get_size()) if rank not in ended]
+
+        del round_, tasks
+        self._wait.until(self._decision.try_to_end, self._blocks, late=late)
+
+    def _workers(self, ranks: frozenset[int] | Sequence[int]) -> frozenset[int]:
+        """Give the workers that ranks stand for."""
+        return frozenset(w for w, rank in enumerate(self._rank_of) if rank in ranks)
+
+    def _may_end(self, finished: frozenset[int]) -> bool:
+        """Tell whether a round may end with the work of some ranks."""
+        if not finished:
+            return False
+        if self._shared is not None:
+            return True
+        workers = self._workers(finished)
+        if self.scheme.must_wait(self.round + 1 - self._base, workers):
+            return False
+        return len(finished) == self._comm.Get_size() or not self._is_too_noisy(workers)
+
+    def _is_too_noisy(self, workers: frozenset[int]) -> bool:
+        code = getattr(self.scheme, "code", None)
+        assert self._max_noise is not None
+        return code is not None and code.noise_gain(workers) > self._max_noise
+
+    def _is_complete(self) -> bool:
+        return self._shared is None or self._shared.is_complete()
+
+    def _blocks(self, dead: frozenset[int]) -> bool:
+        """Tell whether the decision needs ranks that have died."""
+        if len(self._cells) > 1:
+            return True
+        living = [rank for rank in range(self._comm.Get_size()) if rank not in dead]
+        if self._shared is not None:
+            here = self._cells[self._mine]
+            return self._shared.is_blocked([here.index(rank) for rank in living])
+        return not self._may_end(frozenset(living))
+
+    def _deliver(self, round_: int, ranks: Sequence[int]) -> None:
+        """Tell the scheme who counts in a round."""
+        late = np.ones(len(self._late), bool)
+        late[list(ranks)] = False
+        if self._shared is not None:
+            late[:] = False
+            for member, rank in enumerate(self._cells[self._mine]):
+                late[rank] = not self._shared.has_own(member)
+            self._late += late
+            return
+        self._late += late
+        number = round_ - self._base
+        for worker, tasks in enumerate(self.scheme.tasks(number)):
+            self.scheme.deliver(number, worker, tasks if self._rank_of[worker] in ranks else ())
+
+    def _move(self, round_: int, ranks: Sequence[int]) -> Any:
+        """Make the sum of the job that is due, and copy it."""
+        job = round_ - self._base - self.scheme.delay
+        if job < 1:
+            return None
+        assert self._vectors is not None
+        terms = self._terms(job, ranks)
+        result = self._vectors.result(round_)
+        load, moved = self._memory.words.load, self._memory.word(round_, MOVED)
+
+        def blocks(dead: frozenset[int]) -> bool:
+            return bool(dead.intersection(ranks)) and load(moved) < len(ranks)
+
+        self._exchange.exchange(
+            round_, ranks, terms, result, self._vectors.layout,
+            lambda ready: self._wait.until(ready, blocks),
+        )  # fmt: skip
+        self._jobs.pop(job, None)
+        return self._vectors.layout.unpack(result)
+
+    def _terms(self, job: int, ranks: Sequence[int]) -> list[VectorTerm]:
+        """Give the vectors of which the sum of a job is made."""
+        assert self._vectors is not None
+        vectors, here = self._vectors, self._cells[self._mine]
+        if self._shared is not None:
+            found = []
+            for rank in range(self._comm.Get_size()):
+                if rank not in here:
+                    found.append(VectorTerm(rank, None, 1.0))
+                elif self._shared.holds(here.index(rank)):
+                    flats = vectors.of(here.index(rank), job + self._base, 0)
+                    found.append(VectorTerm(rank, flats, 1.0))
+            return found
+        workers = self._workers(ranks)
+        if self.scheme.delay == 0 and self._is_too_noisy(workers):
+            code: Any = getattr(self.scheme, "code", None)
+            problem = f"noise_gain {code.noise_gain(workers):.3g} with {len(workers)} ranks"
+            remedy = f"take Repetition, wider floats, or max_noise above {self._max_noise:.3g}"
+            raise CodeError(STEP, problem, remedy)
+        listed: list[VectorTerm] = []
+        for term in self.scheme.decode(job):
+            rank = self._rank_of[term.worker]
+            at = term.round + self._base, term.slot
+            flats = vectors.of(here.index(rank), *at) if rank in here else None
+            listed.append(VectorTerm(rank, flats, term.weight))
+        return listed
+
+    def _handle(self) -> None:
+        """Receive what other nodes have sent."""
+        self._decision.handle_deferred()
+        for message in self._messages.come():
+            if message.kind == FAILED:
+                self._wait.note_failure(message.rank, message.data)
+            else:
+                self._decision.handle(message)
+
+    def close(self) -> None:
+        """Free the memory and the messages.  Collective; harmless twice.
+
+        Sums that a scheme with a delay has not given yet are lost; see `flush`.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self._wait.is_broken:
+            self._wait.until(self._messages.flush, lambda dead: bool(dead))
+            self._comm.Barrier()
+            self._handle()
+            self._messages.close()
+        if self._vectors is not None:
+            self._vectors.close()
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it; after an exception no rank is waited for."""
+        del traceback
+        if kind is None:
+            self.close()
+        elif not self._is_closed and error is not None:
+            self._is_closed = True
+            self._wait.tell_failure(error)
+
+    def __repr__(self) -> str:
+        return f"CodedAllreduce({self._name}, {self.scheme.n} ranks, round {self.round})"
+
+
+def _rounding(layout: GradientLayout) -> float:
+    """Give the largest rounding error of the elements, relative to 1."""
+    floats = [dtype for dtype in layout.element_types if dtype.kind not in "iu"]
+    return max((float(_finfo(dtype).eps) for dtype in floats), default=1e-30)

@@ -1,0 +1,3 @@
+"""Recorder"""
+class Recorder:
+    def note(self, s: float) -> None: ...
