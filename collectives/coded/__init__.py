@@ -9,10 +9,25 @@ Packages in the order of import; each uses only those before it:
 from __future__ import annotations
 
 from closeranks.collectives.coded.codes import (
+    BalancedBlockDesign,
+    CommunicationEfficient,
+    CyclicMDS,
     CyclicRepetition,
+    Expander,
     FractionalRepetition,
     GradientCode,
     Repetition,
+    Tree,
 )
 
-__all__ = ["CyclicRepetition", "FractionalRepetition", "GradientCode", "Repetition"]
+__all__ = [
+    "BalancedBlockDesign",
+    "CommunicationEfficient",
+    "CyclicMDS",
+    "CyclicRepetition",
+    "Expander",
+    "FractionalRepetition",
+    "GradientCode",
+    "Repetition",
+    "Tree",
+]
