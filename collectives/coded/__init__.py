@@ -4,25 +4,56 @@ Packages in the order of import; each uses only those before it:
 
 * `codes`: which worker computes which parts, and how a sum comes back.
 * `schemes`: what each worker computes in each round.
+* `stragglers`: how slow workers are: models, and traces of real runs.
+* `prediction`: how long rounds take, and which scheme fits.
+* `transport`: sums on real ranks.
 """
 
 from __future__ import annotations
 
-from closeranks.collectives.coded.codes.cyclic import CyclicRepetition
-from closeranks.collectives.coded.codes.repetition import FractionalRepetition, Repetition
-from closeranks.collectives.coded.schemes.backup import Backup
-from closeranks.collectives.coded.schemes.gradient_coding import GradientCoding
-from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
-from closeranks.collectives.coded.schemes.uncoded import Uncoded
-from closeranks.collectives.coded.schemes.unequal_shares import UnequalShares
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from closeranks.collectives.coded.codes import (
+    BalancedBlockDesign,
+    CommunicationEfficient,
+    CyclicMDS,
+    CyclicRepetition,
+    Expander,
+    FractionalRepetition,
+    GradientCode,
+    Repetition,
+    Tree,
+)
+from closeranks.collectives.coded.schemes import (
+    MSGC,
+    SRSGC,
+    Backup,
+    GradientCoding,
+    PartialRepetition,
+    Scheme,
+    Uncoded,
+    UnequalShares,
+)
+
+if TYPE_CHECKING:
+    from closeranks.collectives.coded.transport.coded_allreduce import CodedAllreduce
+    from closeranks.collectives.coded.transport.recorder import Recorder
 
 __all__ = [
-    "Backup",
-    "CyclicRepetition",
-    "FractionalRepetition",
-    "GradientCoding",
-    "PartialRepetition",
-    "Repetition",
-    "Uncoded",
+    "MSGC", "SRSGC", "Backup", "BalancedBlockDesign", "CodedAllreduce", "CommunicationEfficient",
+    "CyclicMDS", "CyclicRepetition", "Expander", "FractionalRepetition", "GradientCode",
+    "GradientCoding", "PartialRepetition", "Recorder", "Repetition", "Scheme", "Tree", "Uncoded",
     "UnequalShares",
-]
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    """Import what starts MPI when it is first asked for."""
+    files = {"CodedAllreduce": "coded_allreduce", "Recorder": "recorder"}
+    if name not in files:
+        raise AttributeError(f"module 'closeranks.collectives.coded' has no attribute {name!r}")
+    module = import_module(f"closeranks.collectives.coded.transport.{files[name]}")
+    value: object = getattr(module, name)
+    globals()[name] = value
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from closeranks.errors import UsageError
 
 #: Numbers of workers, or one truth value a worker.
 WorkerSet = Iterable[int] | NDArray[np.bool_]
+
+#: Numbers that `numbered` writes out.
+MOST_NAMED: Final = 8
 
 
 def workers_of(where: str, finished: Any, n: int) -> frozenset[int]:
@@ -47,3 +50,13 @@ def workers_of(where: str, finished: Any, n: int) -> frozenset[int]:
             where, f"finished is {argument.shown(finished)}", "give the numbers of workers"
         )
     return frozenset(argument.whole(where, "a worker", one, below=n) for one in finished)
+
+
+def numbered(noun: str, numbers: Iterable[int]) -> str:
+    """Write numbers for a reader: ``part 3``, ``parts 0, 1``, ``no part``."""
+    ascending = sorted(numbers)
+    if not ascending:
+        return f"no {noun}"
+    first = ", ".join(map(str, ascending[:MOST_NAMED]))
+    more = f", ... ({len(ascending)} in all)" if len(ascending) > MOST_NAMED else ""
+    return f"{noun}{'s' if len(ascending) > 1 else ''} {first}{more}"
