@@ -8,21 +8,30 @@ Packages in the order of import; each uses only those before it:
 
 from __future__ import annotations
 
-from closeranks.collectives.coded.codes.cyclic import CyclicRepetition
-from closeranks.collectives.coded.codes.repetition import FractionalRepetition, Repetition
-from closeranks.collectives.coded.schemes.backup import Backup
-from closeranks.collectives.coded.schemes.gradient_coding import GradientCoding
-from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
-from closeranks.collectives.coded.schemes.uncoded import Uncoded
-from closeranks.collectives.coded.schemes.unequal_shares import UnequalShares
+from closeranks.collectives.coded.codes import (
+    CyclicRepetition,
+    FractionalRepetition,
+    GradientCode,
+    Repetition,
+)
+from closeranks.collectives.coded.schemes import (
+    Backup,
+    GradientCoding,
+    PartialRepetition,
+    Scheme,
+    Uncoded,
+    UnequalShares,
+)
 
 __all__ = [
     "Backup",
     "CyclicRepetition",
     "FractionalRepetition",
+    "GradientCode",
     "GradientCoding",
     "PartialRepetition",
     "Repetition",
+    "Scheme",
     "Uncoded",
     "UnequalShares",
 ]
