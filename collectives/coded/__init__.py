@@ -4,6 +4,8 @@ Packages in the order of import; each uses only those before it:
 
 * `codes`: which worker computes which parts, and how a sum comes back.
 * `schemes`: what each worker computes in each round.
+
+Codes and schemes are each an extension point.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from closeranks.collectives.coded.codes import (
     Repetition,
 )
 from closeranks.collectives.coded.schemes import (
+    MSGC,
+    SRSGC,
     Backup,
     GradientCoding,
     PartialRepetition,
@@ -24,6 +28,8 @@ from closeranks.collectives.coded.schemes import (
 )
 
 __all__ = [
+    "MSGC",
+    "SRSGC",
     "Backup",
     "CyclicRepetition",
     "FractionalRepetition",
