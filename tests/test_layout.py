@@ -140,8 +140,11 @@ PUBLIC = {
     "closeranks.collectives": ("algorithms", "cost", "plan", "simulate", "Cost", "Plan", "MEAN"),
     "closeranks.collectives.communicator": ("Communicator",),
     "closeranks.collectives.coded": (
-        "BalancedBlockDesign", "CommunicationEfficient", "CyclicMDS", "CyclicRepetition",
-        "Expander", "FractionalRepetition", "GradientCode", "Repetition", "Tree",
+        "Arbitrary", "Backup", "BalancedBlockDesign", "Bursty", "CodedAllreduce",
+        "CommunicationEfficient", "CyclicMDS", "CyclicRepetition", "Expander",
+        "FractionalRepetition", "GilbertElliott", "GradientCode", "GradientCoding", "MSGC",
+        "PartialRepetition", "Recorder", "Repetition", "Result", "Scheme", "simulate", "SRSGC",
+        "Trace", "Tree", "tune", "Uncoded", "UnequalShares",
     ),
     "closeranks.comms.topology": ("Topology",),
     "closeranks.partitioning": (
@@ -162,10 +165,7 @@ def test_public_names_are_where_the_contract_says(module: str, name: str) -> Non
 
 def test_names_of_the_contract_are_kept_free() -> None:
     """Parts that are to come bring these; nothing else may be called so."""
-    kept = {
-        "Route", "Trace", "Result", "Recorder", "Backup",
-        "Arbitrary", "Bursty", "Uncoded", "TopK", "Sign",
-    }  # fmt: skip
+    kept = {"Route", "TopK", "Sign"}
     assert {name: file for name, file in _classes() if name in kept} == {}
 
 
