@@ -8,10 +8,19 @@ Packages in the order of import; each uses only those before it:
 
 from __future__ import annotations
 
+from closeranks.collectives.coded.codes import (
+    CyclicRepetition,
+    FractionalRepetition,
+    GradientCode,
+    Repetition,
+)
 from closeranks.collectives.coded.schemes.backup import Backup
 from closeranks.collectives.coded.schemes.gradient_coding import GradientCoding
 from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
 from closeranks.collectives.coded.schemes.uncoded import Uncoded
 from closeranks.collectives.coded.schemes.unequal_shares import UnequalShares
 
-__all__ = ["Backup", "GradientCoding", "PartialRepetition", "Uncoded", "UnequalShares"]
+__all__ = [
+    "Backup", "CyclicRepetition", "FractionalRepetition", "GradientCode", "GradientCoding",
+    "PartialRepetition", "Repetition", "Uncoded", "UnequalShares",
+]  # fmt: skip

@@ -46,7 +46,7 @@ class GradientCode:
     def __init__(self, matrix: NDArray[np.float64], *, exact: bool) -> None:
         self.matrix = np.array(matrix, np.float64)
         self.matrix.setflags(write=False)
-        self.n, self.parts = self.matrix.shape
+        self.n, self.parts = map(int, self.matrix.shape)
         self.exact = exact
         self.load = float(np.count_nonzero(self.matrix, axis=1).max() / self.parts)
         self._largest = float(np.abs(self.matrix).max())
@@ -57,8 +57,19 @@ class GradientCode:
         return tuple(np.flatnonzero(self.matrix[worker]).tolist())
 
     def decodable(self, finished: WorkerSet) -> bool:
-        """Tell whether the sum can be had from the vectors of some workers."""
-        return self._weights("decodable", finished) is not None
+        """Tell whether the sum can be had from the vectors of some workers.
+
+        Parameters
+        ----------
+        finished : iterable of int, or ndarray of bool with shape (n,)
+            The workers whose vectors are there.
+
+        Returns
+        -------
+        bool
+            Decided exactly, never by the size of a rounding error.
+        """
+        return self._has_sum(workers_of("decodable", finished, self.n))
 
     def decode(self, finished: WorkerSet) -> NDArray[np.float64]:
         """Give the weights of the vectors that make the sum.
@@ -106,6 +117,10 @@ class GradientCode:
         if len(self._known) > MOST_SETS:
             self._known.popitem(last=False)
         return found
+
+    def _has_sum(self, finished: frozenset[int]) -> bool:
+        """Tell whether `_solve` gives weights."""
+        return bool(finished)
 
     def _solve(self, finished: frozenset[int]) -> NDArray[np.float64] | None:
         """Compute the weights for a set of workers, or None if there are none."""
