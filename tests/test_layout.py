@@ -162,8 +162,8 @@ def test_public_names_are_where_the_contract_says(module: str, name: str) -> Non
 def test_names_of_the_contract_are_kept_free() -> None:
     """Parts that are to come bring these; nothing else may be called so."""
     kept = {
-        "Route", "Trace", "Result", "Recorder", "Tree", "Backup",
-        "Expander", "Arbitrary", "Bursty", "Uncoded", "TopK", "Sign",
+        "Route", "Trace", "Recorder", "Tree", "Backup",
+        "Expander", "Uncoded", "TopK", "Sign",
     }  # fmt: skip
     assert {name: file for name, file in _classes() if name in kept} == {}
 

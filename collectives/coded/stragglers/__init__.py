@@ -1,0 +1,13 @@
+"""Stragglers: models of workers that are slow at times.
+
+An extension point: one file a model.
+
+In reading order:
+
+* `delay_factors`: factors as callers give them.
+* `number_argument`: numbers as callers give them.
+* `random_pattern`: patterns of late workers, read or drawn.
+* `bursty`: late for a few rounds, then not for a while.
+* `arbitrary`: late in some rounds of a window.
+* `gilbert_elliott`: slow, and fast again, by chance.
+"""
