@@ -16,18 +16,38 @@ from closeranks.collectives.coded.codes import (
     GradientCode,
     Repetition,
 )
-from closeranks.collectives.coded.prediction.simulation import Result, simulate
-from closeranks.collectives.coded.schemes.backup import Backup
-from closeranks.collectives.coded.schemes.gradient_coding import GradientCoding
-from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
-from closeranks.collectives.coded.schemes.uncoded import Uncoded
-from closeranks.collectives.coded.schemes.unequal_shares import UnequalShares
-from closeranks.collectives.coded.stragglers.arbitrary import Arbitrary
-from closeranks.collectives.coded.stragglers.bursty import Bursty
-from closeranks.collectives.coded.stragglers.gilbert_elliott import GilbertElliott
+from closeranks.collectives.coded.prediction import (
+    Result,
+    simulate,
+)
+from closeranks.collectives.coded.schemes import (
+    Backup,
+    GradientCoding,
+    PartialRepetition,
+    Scheme,
+    Uncoded,
+    UnequalShares,
+)
+from closeranks.collectives.coded.stragglers import (
+    Arbitrary,
+    Bursty,
+    GilbertElliott,
+)
 
 __all__ = [
-    "Arbitrary", "Backup", "Bursty", "CyclicRepetition", "FractionalRepetition", "GilbertElliott",
-    "GradientCode", "GradientCoding", "PartialRepetition", "Repetition", "Result", "Uncoded",
-    "UnequalShares", "simulate",
-]  # fmt: skip
+    "Arbitrary",
+    "Backup",
+    "Bursty",
+    "CyclicRepetition",
+    "FractionalRepetition",
+    "GilbertElliott",
+    "GradientCode",
+    "GradientCoding",
+    "PartialRepetition",
+    "Repetition",
+    "Result",
+    "Scheme",
+    "Uncoded",
+    "UnequalShares",
+    "simulate",
+]

@@ -8,3 +8,9 @@ In reading order:
 * `deadline_rule`: rounds that end at a multiple of the fastest worker's time.
 * `simulation`: `simulate`, and what it finds.
 """
+
+from __future__ import annotations
+
+from closeranks.collectives.coded.prediction.simulation import Result, simulate
+
+__all__ = ["Result", "simulate"]

@@ -72,7 +72,7 @@ def conforms(scheme: Scheme, round: int, late: set[int]) -> bool:
     Parameters
     ----------
     scheme : Scheme
-        The scheme; one that has no ``conforms`` is asked for whom it waits.
+        The scheme; one that has no ``conforms`` is asked whether it may end.
     round : int
         Which round.
     late : set of int
@@ -86,7 +86,7 @@ def conforms(scheme: Scheme, round: int, late: set[int]) -> bool:
     asked: Callable[[int, set[int]], bool] | None = getattr(scheme, "conforms", None)
     if asked is not None:
         return asked(round, late)
-    return not scheme.must_wait(round, set(range(scheme.n)) - late)
+    return scheme.may_end(round, set(range(scheme.n)) - late)
 
 
 def _by_tasks(

@@ -52,7 +52,7 @@ def round_end(scheme: Scheme, busy: NDArray[np.bool_]) -> RoundEnd:
 def first_enough(
     scheme: Scheme, round: int, finish: Times, busy: NDArray[np.bool_]
 ) -> float:  # fmt: skip
-    """Ask a scheme when a round may end.  Local; calls nothing but `must_wait`.
+    """Ask a scheme when a round may end.  Local; calls nothing but `may_end`.
 
     Parameters
     ----------
@@ -74,11 +74,11 @@ def first_enough(
     order = np.flatnonzero(busy)
     order = order[np.argsort(finish[order], kind="stable")]
     low, high = 0, len(order)  # so many are enough: more than low, at most high
-    if not scheme.must_wait(round, set(idle)):
+    if scheme.may_end(round, set(idle)):
         return float(finish[order[0]]) if len(order) else 0.0
     while high - low > 1:
         middle = (low + high) // 2
-        if scheme.must_wait(round, {*idle, *order[:middle].tolist()}):
+        if not scheme.may_end(round, {*idle, *order[:middle].tolist()}):
             low = middle
         else:
             high = middle

@@ -10,9 +10,17 @@ from closeranks.collectives.coded.codes.worker_set import workers_of
 from closeranks.collectives.coded.schemes.scheme import Scheme
 from closeranks.collectives.coded.schemes.task import CodedTask, SumTerm
 from closeranks.comms import argument
-from closeranks.errors import CodeError
+from closeranks.errors import CodeError, UsageError
 
 _OneTaskT = TypeVar("_OneTaskT", bound="OneTask")
+
+
+def check_round(where: str, round: int, tasks: Sequence[CodedTask]) -> None:
+    """Refuse tasks of another round, where a job has one round."""
+    for task in tasks:
+        if task.job != round:
+            problem = f"a task of round {task.job} in round {round}"
+            raise UsageError(where, problem, "give tasks of that worker and round")
 
 
 class OneTask(Scheme):
@@ -52,6 +60,7 @@ class OneTask(Scheme):
     def deliver(self, round: int, worker: int, tasks: Sequence[CodedTask]) -> None:
         """Note whether a worker has delivered."""
         worker = argument.whole("deliver", "worker", worker, below=self.n)
+        check_round("deliver", round, tasks)
         there = self._delivered.setdefault(round, set())
         if tasks:
             there.add(worker)
@@ -67,6 +76,10 @@ class OneTask(Scheme):
         """Give all workers that may help, while too few have finished."""
         there = workers_of("must_wait", finished, self.n) & self._busy
         return set() if self._enough(there) else self._helpful(there)
+
+    def may_end(self, round: int, finished: Collection[int]) -> bool:  # noqa: ARG002
+        """Tell whether there are enough."""
+        return self._enough(workers_of("may_end", finished, self.n) & self._busy)
 
     def decode(self, job: int) -> list[SumTerm]:
         """Give one term a worker, ascending."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from closeranks.collectives.coded.codes.worker_set import workers_of
+from closeranks.collectives.coded.schemes.one_task import check_round
 from closeranks.collectives.coded.schemes.scheme import Scheme
 from closeranks.collectives.coded.schemes.task import CodedTask, SumTerm
 from closeranks.collectives.coded.schemes.work_sharing import MOST_MICRO
@@ -116,6 +117,7 @@ class PartialRepetition(Scheme):
     def deliver(self, round: int, worker: int, tasks: Sequence[CodedTask]) -> None:
         """Note the micro-batches of a worker; those that are there already do not count."""
         worker = argument.whole("deliver", "worker", worker, below=self.n)
+        check_round("deliver", round, tasks)
         counted = self._counted.setdefault(round, {})
         for task in tasks:
             for part in task.parts:

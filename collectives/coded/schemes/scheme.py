@@ -97,6 +97,23 @@ class Scheme(ABC):
             Empty if the round may end now: all others count as late.
         """
 
+    def may_end(self, round: int, finished: Collection[int]) -> bool:
+        """Tell whether `must_wait` is empty, in less time.
+
+        Parameters
+        ----------
+        round : int
+            Which one.
+        finished : collection of int
+            Workers that have finished all their tasks of it.
+
+        Returns
+        -------
+        bool
+            Whether the round may end now.
+        """
+        return not self.must_wait(round, finished)
+
     @abstractmethod
     def decode(self, job: int) -> list[SumTerm]:
         """Give the vectors whose weighted sum is the sum of a job.

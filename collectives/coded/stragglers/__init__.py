@@ -11,3 +11,11 @@ In reading order:
 * `arbitrary`: late in some rounds of a window.
 * `gilbert_elliott`: slow, and fast again, by chance.
 """
+
+from __future__ import annotations
+
+from closeranks.collectives.coded.stragglers.arbitrary import Arbitrary
+from closeranks.collectives.coded.stragglers.bursty import Bursty
+from closeranks.collectives.coded.stragglers.gilbert_elliott import GilbertElliott
+
+__all__ = ["Arbitrary", "Bursty", "GilbertElliott"]
