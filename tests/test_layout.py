@@ -141,7 +141,8 @@ PUBLIC = {
     "closeranks.collectives.communicator": ("Communicator",),
     "closeranks.collectives.coded": (
         "CyclicRepetition", "FractionalRepetition", "GradientCode", "Repetition",
-        "Backup", "GradientCoding", "PartialRepetition", "Scheme", "Uncoded", "UnequalShares",
+        "MSGC", "SRSGC", "Backup", "GradientCoding", "PartialRepetition", "Scheme", "Uncoded",
+        "UnequalShares",
         "Arbitrary", "Bursty", "GilbertElliott", "Result", "simulate",
     ),
     "closeranks.comms.topology": ("Topology",),

@@ -21,6 +21,8 @@ from closeranks.collectives.coded.prediction import (
     simulate,
 )
 from closeranks.collectives.coded.schemes import (
+    MSGC,
+    SRSGC,
     Backup,
     GradientCoding,
     PartialRepetition,
@@ -35,6 +37,8 @@ from closeranks.collectives.coded.stragglers import (
 )
 
 __all__ = [
+    "MSGC",
+    "SRSGC",
     "Arbitrary",
     "Backup",
     "Bursty",

@@ -13,17 +13,24 @@ In reading order:
 * `backup`: leave out the slowest, and scale the sum of the others.
 * `unequal_shares`: fewer parts for workers that are slow for good.
 * `partial_repetition`: groups in which workers help each other.
+* `round_limit`: what must be there before a round may end.
+* `sequential`: what schemes have whose jobs take several rounds.
+* `selective_repetition`: SR-SGC, repeats tasks of jobs that lack results.
+* `multiplexed`: M-SGC, codes a part of the batch only.
 """
 
 from __future__ import annotations
 
 from closeranks.collectives.coded.schemes.backup import Backup
 from closeranks.collectives.coded.schemes.gradient_coding import GradientCoding
+from closeranks.collectives.coded.schemes.multiplexed import MSGC
 from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
 from closeranks.collectives.coded.schemes.scheme import Scheme
+from closeranks.collectives.coded.schemes.selective_repetition import SRSGC
 from closeranks.collectives.coded.schemes.uncoded import Uncoded
 from closeranks.collectives.coded.schemes.unequal_shares import UnequalShares
 
 __all__ = [
-    "Backup", "GradientCoding", "PartialRepetition", "Scheme", "Uncoded", "UnequalShares",
+    "MSGC", "SRSGC", "Backup", "GradientCoding", "PartialRepetition", "Scheme", "Uncoded",
+    "UnequalShares",
 ]  # fmt: skip

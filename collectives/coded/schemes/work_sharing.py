@@ -2,8 +2,8 @@
 
 Each worker of a group has a share of equal size.  It computes its own share
 from the front.  A worker that has nothing left of its own helps: it takes
-micro-batches of the others from the back.  Two sets of bits for each share, one
-bit a micro-batch, are all that the workers tell each other: ``done`` and
+micro-batches of the others from the back.  Two sets of bits for each share,
+one bit a micro-batch, are all that the workers tell each other: ``done`` and
 ``taken``.
 
     share of worker 1:   0 1 2 3 4 5 6 7
