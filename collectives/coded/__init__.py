@@ -25,6 +25,7 @@ from closeranks.collectives.coded.codes import (
     Repetition,
     Tree,
 )
+from closeranks.collectives.coded.prediction import Result, simulate
 from closeranks.collectives.coded.schemes import (
     MSGC,
     SRSGC,
@@ -36,15 +37,18 @@ from closeranks.collectives.coded.schemes import (
     UnequalShares,
 )
 
+from closeranks.collectives.coded.stragglers import Arbitrary, Bursty, GilbertElliott
+
 if TYPE_CHECKING:
     from closeranks.collectives.coded.transport.coded_allreduce import CodedAllreduce
     from closeranks.collectives.coded.transport.recorder import Recorder
 
 __all__ = [
-    "MSGC", "SRSGC", "Backup", "BalancedBlockDesign", "CodedAllreduce", "CommunicationEfficient",
-    "CyclicMDS", "CyclicRepetition", "Expander", "FractionalRepetition", "GradientCode",
-    "GradientCoding", "PartialRepetition", "Recorder", "Repetition", "Scheme", "Tree", "Uncoded",
-    "UnequalShares",
+    "MSGC", "SRSGC", "Arbitrary", "Backup", "BalancedBlockDesign", "Bursty", "CodedAllreduce",
+    "CommunicationEfficient", "CyclicMDS", "CyclicRepetition", "Expander",
+    "FractionalRepetition", "GilbertElliott", "GradientCode", "GradientCoding",
+    "PartialRepetition", "Recorder", "Repetition", "Result", "Scheme", "Tree", "Uncoded",
+    "UnequalShares", "simulate",
 ]  # fmt: skip
 
 

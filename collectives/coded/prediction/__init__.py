@@ -1,0 +1,16 @@
+"""Prediction: how long rounds take, and which scheme is best.
+
+In reading order:
+
+* `round_ends`: when a round ends.
+* `helping`: a round of a group whose workers help each other.
+* `carry_over`: rounds one after the other, where late workers take time along.
+* `deadline_rule`: rounds that end at a multiple of the fastest worker's time.
+* `simulation`: `simulate`, and what it finds.
+"""
+
+from __future__ import annotations
+
+from closeranks.collectives.coded.prediction.simulation import Result, simulate
+
+__all__ = ["Result", "simulate"]
