@@ -1,3 +1,7 @@
 """Recorder"""
+
+from __future__ import annotations
+
+
 class Recorder:
     def note(self, s: float) -> None: ...
