@@ -36,7 +36,6 @@ from closeranks.collectives.coded.schemes import (
     Uncoded,
     UnequalShares,
 )
-
 from closeranks.collectives.coded.stragglers import Arbitrary, Bursty, GilbertElliott
 
 if TYPE_CHECKING:

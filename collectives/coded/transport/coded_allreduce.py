@@ -447,30 +447,37 @@ class CodedAllreduce:
 
     def _terms(self, job: int, ranks: Sequence[int]) -> list[VectorTerm]:
         """Give the vectors of which the sum of a job is made."""
-        assert self._vectors is not None
-        vectors, here = self._vectors, self._cells[self._mine]
         if self._shared is not None:
-            found = []
-            for rank in range(self._comm.Get_size()):
-                if rank not in here:
-                    found.append(VectorTerm(rank, None, 1.0))
-                elif self._shared.holds(here.index(rank)):
-                    flats = vectors.of(here.index(rank), job + self._base, 0)
-                    found.append(VectorTerm(rank, flats, 1.0))
-            return found
+            return self._shared_terms(self._shared, job)
         workers = self._workers(ranks)
         if self.scheme.delay == 0 and self._is_too_noisy(workers):
             code: Any = getattr(self.scheme, "code", None)
             problem = f"noise_gain {code.noise_gain(workers):.3g} with {len(workers)} ranks"
             remedy = f"take Repetition, wider floats, or max_noise above {self._max_noise:.3g}"
             raise CodeError(STEP, problem, remedy)
-        listed: list[VectorTerm] = []
-        for term in self.scheme.decode(job):
-            rank = self._rank_of[term.worker]
-            at = term.round + self._base, term.slot
-            flats = vectors.of(here.index(rank), *at) if rank in here else None
-            listed.append(VectorTerm(rank, flats, term.weight))
-        return listed
+        return [
+            VectorTerm(
+                rank := self._rank_of[term.worker],
+                self._vector(rank, term.round + self._base, term.slot),
+                term.weight,
+            )
+            for term in self.scheme.decode(job)
+        ]
+
+    def _shared_terms(self, shared: SharedWork, job: int) -> list[VectorTerm]:
+        """Give the vectors of the ranks that have added micro-batches."""
+        here = self._cells[self._mine]
+        return [
+            VectorTerm(rank, self._vector(rank, job + self._base, 0), 1.0)
+            for rank in range(self._comm.Get_size())
+            if rank not in here or shared.holds(here.index(rank))
+        ]
+
+    def _vector(self, rank: int, round_: int, slot: int) -> Flats | None:
+        """Give a vector of a rank; None if it is on another node."""
+        here = self._cells[self._mine]
+        assert self._vectors is not None
+        return self._vectors.of(here.index(rank), round_, slot) if rank in here else None
 
     def _handle(self) -> None:
         """Receive what other nodes have sent."""
