@@ -14,10 +14,18 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.coded.codes.group_code import GroupCode
 from closeranks.collectives.coded.prediction.carry_over import Rounds, Times, tell, work_of
+from closeranks.collectives.coded.prediction.late_patterns import (
+    late_bits,
+    multiplexed_waits,
+    repeating_waits,
+)
+from closeranks.collectives.coded.schemes.multiplexed import MSGC
 from closeranks.collectives.coded.schemes.one_task import OneTask
 from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
 from closeranks.collectives.coded.schemes.scheme import Scheme
+from closeranks.collectives.coded.schemes.selective_repetition import SRSGC
 from closeranks.errors import UsageError
 
 
@@ -52,6 +60,8 @@ def follow_deadline(
     if isinstance(scheme, PartialRepetition):
         problem = "PartialRepetition has no rule for a deadline"
         raise UsageError("simulate", problem, "give stop='decodable'")
+    if isinstance(scheme, (MSGC, SRSGC)) and _has_even_tasks(scheme):
+        return _by_pattern(scheme, factors, fixed_s, compute_s, mu)
     if not isinstance(scheme, OneTask):
         return _by_tasks(scheme.copy(), factors, fixed_s, compute_s, mu)
     load = work_of(scheme, 1).load
@@ -64,6 +74,43 @@ def follow_deadline(
     for round in np.flatnonzero(late.any(axis=1)).tolist():
         waited[round] = not conforms(scheme, round + 1, set(workers[late[round]].tolist()))
     return _rounds(deadline, longest, waited)
+
+
+def _has_even_tasks(scheme: MSGC | SRSGC) -> bool:
+    """Tell whether all tasks are of one size, and each worker has one in each slot."""
+    if scheme.code is None:
+        return False
+    sizes = np.count_nonzero(scheme.code.matrix, axis=1)
+    return bool((sizes == sizes[0]).all())
+
+
+def _by_pattern(
+    scheme: MSGC | SRSGC, factors: Times, fixed_s: float, compute_s: float, mu: float
+) -> Rounds:
+    """Follow a scheme whose loads do not depend on deliveries."""
+    load = np.full(len(factors), scheme.load)
+    if isinstance(scheme, MSGC):  # the first rounds have tasks of fewer jobs
+        slots = scheme.delay + 1
+        load *= np.minimum(np.arange(1, len(factors) + 1), slots) / slots
+    times = (fixed_s + compute_s * load)[:, None] * factors
+    deadline, longest = (1 + mu) * times.min(axis=1), times.max(axis=1)
+    late = late_bits(times > deadline[:, None])
+    if isinstance(scheme, MSGC):
+        waited = multiplexed_waits(late, scheme.B, scheme.W, scheme.lam)
+    else:
+        groups = _group_bits(scheme)
+        waited = repeating_waits(late, scheme.B, scheme.W, scheme.lam, scheme.s, groups)
+    return _rounds(deadline, longest, waited)
+
+
+def _group_bits(scheme: SRSGC) -> list[int] | None:
+    """Give the bits of the workers of each group, if the inner code has groups."""
+    if not isinstance(scheme.code, GroupCode):
+        return None
+    groups = [0] * scheme.code.n_groups
+    for worker in range(scheme.n):
+        groups[scheme.code.group(worker)] |= 1 << worker
+    return groups
 
 
 def conforms(scheme: Scheme, round: int, late: set[int]) -> bool:
