@@ -92,6 +92,7 @@ class MSGC(Sequential[_Job]):
         if self.B >= self.W:
             raise UsageError("MSGC", f"B is {self.B}, W is {self.W}", "let B be below W")
         self._chunks, self.delay = self.W - 1, self.W - 2 + self.B
+        self.slots = self.delay + 1
         self.code: GradientCode | None = None
         if self.lam < self.n:
             self.code = inner_code("MSGC", inner, self.n, self.lam)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from closeranks.collectives.coded.schemes.task import SumTerm
     from closeranks.collectives.coded.transport.recorder import Recorder
     from closeranks.collectives.communicator.communicator import Communicator
 
@@ -112,7 +113,7 @@ class CodedAllreduce:
         self._ahead, self._max_noise = ahead, max_noise
         self._record = record
         self.round, self._base = 0, 0
-        self._is_closed = False
+        self._is_closed, self._last_statistics = False, dict[str, Any]()
         membership = comm.membership
         with membership.together("CodedAllreduce"):
             node = membership.world.node
@@ -207,7 +208,11 @@ class CodedAllreduce:
         self._refuse()
         found = []
         if self._last_job:
-            found = [self._run() for _ in range(self.scheme.delay)][-self._last_job :]
+            sums = []
+            for _ in range(self.scheme.delay):
+                self.scheme.skip(self.round + 1 - self._base)
+                sums.append(self._run())
+            found = sums[-self._last_job :]
         self._base, self._last_job = self.round, 0
         self._jobs.clear()
         self.scheme = self._pristine.copy()
@@ -223,9 +228,11 @@ class CodedAllreduce:
             for each rank: not in time, and given up (of ranks of other nodes
             -1); ``moved_bytes`` of node memory and ``sent_bytes`` to other nodes
             by this rank; ``waits`` and ``wait_s`` for ranks more than ``ahead``
-            rounds behind; ``computed``, micro-batches of this rank.
+            rounds behind.
         """
-        abandoned = np.full(self._comm.Get_size(), -1, np.int64)
+        if self._is_closed:
+            return dict(self._last_statistics)
+        abandoned = np.full(len(self._late), -1, np.int64)
         for member, rank in enumerate(self._cells[self._mine]):
             abandoned[rank] = self._memory.words.load(self._memory.abandoned(member))
         return {
@@ -388,14 +395,17 @@ class CodedAllreduce:
         if self._shared is not None:
             return True
         workers = self._workers(finished)
-        if self.scheme.must_wait(self.round + 1 - self._base, workers):
+        if not self.scheme.may_end(self.round + 1 - self._base, workers):
             return False
         return len(finished) == self._comm.Get_size() or not self._is_too_noisy(workers)
 
     def _is_too_noisy(self, workers: frozenset[int]) -> bool:
+        """Tell whether rounding errors would drown the sum of one round."""
         code = getattr(self.scheme, "code", None)
+        if code is None or self.scheme.delay:
+            return False
         assert self._max_noise is not None
-        return code is not None and code.noise_gain(workers) > self._max_noise
+        return bool(code.noise_gain(workers) > self._max_noise)
 
     def _is_complete(self) -> bool:
         return self._shared is None or self._shared.is_complete()
@@ -449,20 +459,26 @@ class CodedAllreduce:
         """Give the vectors of which the sum of a job is made."""
         if self._shared is not None:
             return self._shared_terms(self._shared, job)
-        workers = self._workers(ranks)
-        if self.scheme.delay == 0 and self._is_too_noisy(workers):
-            code: Any = getattr(self.scheme, "code", None)
-            problem = f"noise_gain {code.noise_gain(workers):.3g} with {len(workers)} ranks"
-            remedy = f"take Repetition, wider floats, or max_noise above {self._max_noise:.3g}"
-            raise CodeError(STEP, problem, remedy)
+        terms = self.scheme.decode(job)
+        self._refuse_noise(terms, ranks)
         return [
             VectorTerm(
                 rank := self._rank_of[term.worker],
                 self._vector(rank, term.round + self._base, term.slot),
                 term.weight,
             )
-            for term in self.scheme.decode(job)
+            for term in terms
         ]
+
+    def _refuse_noise(self, terms: Sequence[SumTerm], ranks: Sequence[int]) -> None:
+        """Raise, on all ranks alike, if rounding errors would drown a sum."""
+        most = self._max_noise
+        assert most is not None
+        largest = max((abs(term.weight) for term in terms), default=0.0)
+        if largest > most or self._is_too_noisy(self._workers(ranks)):
+            problem = f"rounding errors grow by more than {most:.3g} with {len(ranks)} ranks"
+            remedy = "take Repetition, wider floats, or a larger max_noise"
+            raise CodeError(STEP, problem, remedy)
 
     def _shared_terms(self, shared: SharedWork, job: int) -> list[VectorTerm]:
         """Give the vectors of the ranks that have added micro-batches."""
@@ -495,6 +511,7 @@ class CodedAllreduce:
         """
         if self._is_closed:
             return
+        self._last_statistics = self.statistics()
         self._is_closed = True
         if not self._wait.is_broken:
             self._wait.until(self._messages.flush, lambda dead: bool(dead))
@@ -519,6 +536,7 @@ class CodedAllreduce:
         if kind is None:
             self.close()
         elif not self._is_closed and error is not None:
+            self._last_statistics = self.statistics()
             self._is_closed = True
             self._wait.tell_failure(error)
 
