@@ -66,3 +66,9 @@ def test_n_and_s(make: Callable[..., object], n: object, s: object, text: str) -
 def test_numbers_that_do_not_go_together(make: Callable[[], object], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         make()
+
+
+def test_a_code_shows_its_numbers() -> None:
+    assert repr(Repetition(8, 1)) == "Repetition(n=8, s=1)"
+    assert repr(CyclicRepetition(4, 1)) == "CyclicRepetition(n=4, s=1, seed=0)"
+    assert repr(Tree(2, 2, 1)) == "Tree(branching=2, depth=2, s=1)"

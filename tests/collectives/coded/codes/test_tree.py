@@ -49,7 +49,7 @@ def _sum_at(code: Tree, worker: int | None, late: frozenset[int]) -> np.ndarray 
 
 
 @pytest.mark.parametrize(
-    ("b", "depth", "s"), [(2, 2, 1), (2, 2, 0), (3, 2, 1), (3, 2, 2), (2, 3, 1)]
+    ("b", "depth", "s"), [(2, 2, 1), (2, 2, 0), (3, 2, 1), (3, 2, 2), (2, 3, 1), (4, 2, 1)]
 )
 def test_along_the_tree_is_the_recursion(b: int, depth: int, s: int) -> None:
     code, draw = Tree(b, depth, s), np.random.default_rng(0)
