@@ -155,7 +155,7 @@ class GradientCode(ABC):
                 f"{orders} lets any one node be lost: without node {node}, which has {size} of "
                 f"{self.n} ranks, the sum lacks {missing}"
             )
-            raise CodeError("place", problem, "take a larger s, or more nodes of fewer ranks")
+            raise CodeError("place", problem, "take a code for more late workers, or more nodes")
         return ranks_of_workers(node_of_worker, node_of_rank)
 
     def _weights(self, there: frozenset[int]) -> NDArray[np.float64] | None:
