@@ -78,9 +78,7 @@ class CommunicationEfficient:
         copies, top = self.s + self.m, self.n - self.s - self.m
         without = [(part + step) % self.n for step in range(copies, self.n)]
         left = -np.linalg.solve(self._v[:top, without].T, self._v[top:, without].T).T
-        found = np.array((left @ self._v[:top] + self._v[top:]).T)
-        found[without] = 0
-        return found
+        return np.array((left @ self._v[:top] + self._v[top:]).T)
 
     def assignment(self, worker: int) -> tuple[int, ...]:
         """Give the parts that a worker computes, ascending."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from inspect import signature
 from typing import Final
 
 import numpy as np
@@ -62,6 +63,11 @@ class GradientCode(ABC):
         self.load = float(np.count_nonzero(self.matrix, axis=1).max() / self.parts)
         self._largest = float(np.abs(self.matrix).max())
         self._known: OrderedDict[frozenset[int], NDArray[np.float64] | None] = OrderedDict()
+
+    def __repr__(self) -> str:
+        names = [name for name in signature(type(self)).parameters if hasattr(self, name)]
+        given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"{type(self).__name__}({given})"
 
     def assignment(self, worker: int) -> tuple[int, ...]:
         """Give the parts that a worker computes, ascending."""
@@ -144,12 +150,12 @@ class GradientCode(ABC):
         if node is not None:
             left = frozenset(np.flatnonzero(node_of_worker != node).tolist())
             size, missing = self.n - len(left), numbered("part", self._missing(left))
-            tried = "in any order" if all_seen else f"in all orders of {MOST_TRIES} tries"
+            orders = "no order" if all_seen else f"none of {MOST_TRIES} tried orders"
             problem = (
-                f"a node may not be lost {tried}: without node {node}, which has {size} of "
+                f"{orders} lets any one node be lost: without node {node}, which has {size} of "
                 f"{self.n} ranks, the sum lacks {missing}"
             )
-            raise CodeError("place", problem, "take a larger s, or more nodes of fewer ranks")
+            raise CodeError("place", problem, "take a code for more late workers, or more nodes")
         return ranks_of_workers(node_of_worker, node_of_rank)
 
     def _weights(self, there: frozenset[int]) -> NDArray[np.float64] | None:

@@ -60,7 +60,7 @@ class GroupCode(GradientCode):
         """Give the lowest node that holds all members of a group, or None."""
         first = np.full(self.n_groups, self.n)
         last = np.full(self.n_groups, -1)
-        np.minimum.at(first, self._groups, node_of_worker)
-        np.maximum.at(last, self._groups, node_of_worker)
+        np.minimum.at(first, list(self._groups), node_of_worker)
+        np.maximum.at(last, list(self._groups), node_of_worker)
         inside = first[first == last]
         return int(inside.min()) if inside.size else None

@@ -45,11 +45,16 @@ def workers_of(where: str, finished: Any, n: int) -> frozenset[int]:
             problem = f"finished has shape {finished.shape}"
             raise UsageError(where, problem, f"give {n} truth values")
         return frozenset(np.flatnonzero(finished).tolist())
-    if not isinstance(finished, Iterable):
+    no_row = isinstance(finished, np.ndarray) and finished.ndim != 1
+    if not isinstance(finished, Iterable) or no_row:
         raise UsageError(
             where, f"finished is {argument.shown(finished)}", "give the numbers of workers"
         )
-    return frozenset(argument.whole(where, "a worker", one, below=n) for one in finished)
+    numbers = list(finished)
+    if any(isinstance(one, bool) for one in numbers):
+        problem = "finished has truth values and is no array"
+        raise UsageError(where, problem, "give numbers of workers, or an ndarray of bool")
+    return frozenset(argument.whole(where, "a worker", one, below=n) for one in numbers)
 
 
 def numbered(noun: str, numbers: Iterable[int]) -> str:
