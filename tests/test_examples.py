@@ -122,3 +122,16 @@ def test_pencils_are_transformed_as_one_cube(
     found = re.search(r"largest difference from np.fft.fftn (\S+)", done.stdout)
     assert found, done.stdout
     assert float(found[1]) < 1e-11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_coded_loop_comes_to_the_same_weights(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
+) -> None:
+    done = mpirun(ranks, str(EXAMPLES / "train_coded.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    found = re.search(r"right: (\S+)% and (\S+)%", done.stdout)
+    assert found, done.stdout
+    assert found[1] == found[2]
+    assert float(found[1]) > 90
