@@ -17,8 +17,10 @@ from closeranks.collectives.coded.codes import (
     Repetition,
 )
 from closeranks.collectives.coded.prediction import (
+    CandidateTable,
     Result,
     simulate,
+    tune,
 )
 from closeranks.collectives.coded.schemes import (
     MSGC,
@@ -34,6 +36,7 @@ from closeranks.collectives.coded.stragglers import (
     Arbitrary,
     Bursty,
     GilbertElliott,
+    Trace,
 )
 
 __all__ = [
@@ -42,6 +45,7 @@ __all__ = [
     "Arbitrary",
     "Backup",
     "Bursty",
+    "CandidateTable",
     "CyclicRepetition",
     "FractionalRepetition",
     "GilbertElliott",
@@ -51,7 +55,9 @@ __all__ = [
     "Repetition",
     "Result",
     "Scheme",
+    "Trace",
     "Uncoded",
     "UnequalShares",
     "simulate",
+    "tune",
 ]
