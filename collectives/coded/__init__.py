@@ -25,7 +25,7 @@ from closeranks.collectives.coded.codes import (
     Repetition,
     Tree,
 )
-from closeranks.collectives.coded.prediction import Result, simulate
+from closeranks.collectives.coded.prediction import CandidateTable, Result, simulate, tune
 from closeranks.collectives.coded.schemes import (
     MSGC,
     SRSGC,
@@ -36,18 +36,18 @@ from closeranks.collectives.coded.schemes import (
     Uncoded,
     UnequalShares,
 )
-from closeranks.collectives.coded.stragglers import Arbitrary, Bursty, GilbertElliott
+from closeranks.collectives.coded.stragglers import Arbitrary, Bursty, GilbertElliott, Trace
 
 if TYPE_CHECKING:
     from closeranks.collectives.coded.transport.coded_allreduce import CodedAllreduce
     from closeranks.collectives.coded.transport.recorder import Recorder
 
 __all__ = [
-    "MSGC", "SRSGC", "Arbitrary", "Backup", "BalancedBlockDesign", "Bursty", "CodedAllreduce",
-    "CommunicationEfficient", "CyclicMDS", "CyclicRepetition", "Expander",
+    "MSGC", "SRSGC", "Arbitrary", "Backup", "BalancedBlockDesign", "Bursty", "CandidateTable",
+    "CodedAllreduce", "CommunicationEfficient", "CyclicMDS", "CyclicRepetition", "Expander",
     "FractionalRepetition", "GilbertElliott", "GradientCode", "GradientCoding",
-    "PartialRepetition", "Recorder", "Repetition", "Result", "Scheme", "Tree", "Uncoded",
-    "UnequalShares", "simulate",
+    "PartialRepetition", "Recorder", "Repetition", "Result", "Scheme", "Trace", "Tree",
+    "Uncoded", "UnequalShares", "simulate", "tune",
 ]  # fmt: skip
 
 

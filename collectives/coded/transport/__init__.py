@@ -13,5 +13,7 @@ In reading order:
 * `gradient_exchange`: weighted vectors become one sum in every node.
 * `round_wait`: how a rank waits, and what ends the wait.
 * `coded_agreement`: what the ranks agree on first.
+* `auto_scheme`: a scheme chosen from the times of the ranks.
+* `recorder`: `Recorder`, which writes these times to a file.
 * `coded_allreduce`: `CodedAllreduce`.
 """

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from closeranks.collectives.coded.codes.gradient_code import GradientCode
 from closeranks.collectives.coded.schemes.gradient_coding import GradientCoding
 from closeranks.collectives.coded.schemes.scheme import Scheme
+from closeranks.collectives.coded.schemes.uncoded import Uncoded
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.comms import argument
 from closeranks.errors import CodeError, Disagreement, PeerLost, UsageError
@@ -64,6 +65,8 @@ def agree_on_arguments(comm: Any, scheme: object, ahead: object, max_noise: obje
 
 
 def _read(size: int, scheme: object, ahead: object, max_noise: object) -> Scheme:
+    if isinstance(scheme, str) and scheme == "auto":
+        scheme = Uncoded(size)
     if isinstance(scheme, GradientCode):
         scheme = GradientCoding.of(scheme)
     argument.instance(_WHERE, "scheme", scheme, Scheme, "give a scheme, a gradient code or 'auto'")

@@ -12,10 +12,12 @@ import numpy as np
 from closeranks.collectives.coded.codes.gradient_code import GradientCode
 from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
 from closeranks.collectives.coded.schemes.scheme import Scheme
+from closeranks.collectives.coded.transport.auto_scheme import AutoScheme
 from closeranks.collectives.coded.transport.cell_messages import FAILED, CellMessages
 from closeranks.collectives.coded.transport.coded_agreement import (
     agree_on_arguments,
     agree_on_layout,
+    described,
     order_of_workers,
 )
 from closeranks.collectives.coded.transport.gradient_exchange import GradientExchange, VectorTerm
@@ -139,6 +141,7 @@ class CodedAllreduce:
         self._jobs: dict[int, Batch] = {}
         self._last_job = 0
         self._shared = self._shared_work()
+        self._auto = AutoScheme(comm) if isinstance(scheme, str) else None
         size = comm.Get_size()
         self._late = np.zeros(size, np.int64)
         self._waits, self._waited_s = 0, 0.0
@@ -192,7 +195,22 @@ class CodedAllreduce:
         job = self.round - self._base + 1
         self._jobs[job] = Batch(compute_part, given, self.scheme.parts)
         self._last_job = job
-        return self._run()
+        found = self._run()
+        if self._auto is not None and self._auto.is_due(self.round):
+            self._switch(self._auto.choose(len(given)))
+        return found
+
+    def _switch(self, scheme: Scheme) -> None:
+        """Go on with another scheme without delay, from the next round on."""
+        if described(scheme) == described(self._pristine):
+            return
+        self._pristine, self.scheme = scheme, scheme.copy()
+        self._base, self._last_job = self.round, 0
+        self._jobs.clear()
+        topology = self._comm.membership.topology
+        self._rank_of = order_of_workers(scheme, self._cells, topology)
+        self._worker = self._rank_of.index(self._rank)
+        self._shared = self._shared_work()
 
     def flush(self) -> list[Any]:
         """Give the sums that `step` has not given yet.
@@ -353,6 +371,9 @@ class CodedAllreduce:
             finished = self._work_together(round_, own[0])
         if self._record is not None:
             self._record.note(sum(batch.seconds for batch in jobs.values()) - before)
+        if self._auto is not None:
+            batch = self._jobs[self._last_job]
+            self._auto.note(batch.seconds, batch.computed)
         return finished
 
     def _work_together(self, round_: int, vector: Flats) -> bool:

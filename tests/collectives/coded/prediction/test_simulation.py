@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from closeranks.collectives.coded import (
     GradientCoding,
     PartialRepetition,
     Repetition,
+    Scheme,
     Uncoded,
     UnequalShares,
     simulate,
@@ -133,7 +135,7 @@ def test_s_late_workers_are_allowed() -> None:
     assert simulate(CyclicRepetition(4, 1), slow, rounds=1, stop="deadline").waits == 1
 
 
-SCHEMES = {
+SCHEMES: dict[str, Callable[[], Scheme]] = {
     "uncoded": lambda: Uncoded(6),
     "repetition": lambda: GradientCoding(6, 1),
     "three groups of seven": lambda: GradientCoding(7, 1),

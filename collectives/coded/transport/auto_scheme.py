@@ -1,0 +1,85 @@
+"""A scheme chosen from the times of the ranks themselves, and chosen again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from closeranks.collectives.coded.prediction.tuning import tune
+from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
+from closeranks.collectives.coded.schemes.scheme import Scheme
+from closeranks.collectives.coded.schemes.uncoded import Uncoded
+
+if TYPE_CHECKING:
+    from closeranks.collectives.communicator.communicator import Communicator
+
+#: Rounds before the first choice, and between two others.
+FIRST, BETWEEN = 32, 64
+#: Rounds that a choice looks back at.
+_KEPT: Final = 256
+
+
+class AutoScheme:
+    """The choice of a scheme for one `CodedAllreduce`.
+
+    After 32 rounds without a code, and then after every 64, the ranks gather how
+    slow each was in each round.  All ranks compute the same choice from it.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm, self._n = comm, comm.Get_size()
+        self._seconds: deque[float] = deque(maxlen=BETWEEN)
+        self._factors: np.ndarray[Any, np.dtype[np.float64]] = np.empty((0, self._n))
+        self._last_s = 0.0
+
+    def note(self, seconds: float, computed: int) -> None:
+        """Note a round in which this rank has computed micro-batches.  Local.
+
+        Parameters
+        ----------
+        seconds : float
+            How long.
+        computed : int
+            How many; 0 if the round was over before this rank began.
+        """
+        if computed:
+            self._last_s = seconds / computed
+        self._seconds.append(self._last_s)
+
+    def is_due(self, rounds: int) -> bool:
+        """Tell whether the ranks choose after so many rounds.  Local."""
+        return rounds == FIRST or (rounds > FIRST and (rounds - FIRST) % BETWEEN == 0)
+
+    def choose(self, parts: int) -> Scheme:
+        """Choose a scheme.
+
+        Collective.
+
+        Parameters
+        ----------
+        parts : int
+            Micro-batches of a round.
+
+        Returns
+        -------
+        Scheme
+            The same on all ranks, with at most so many parts.
+        """
+        told = self._comm.allgather(list(self._seconds))
+        self._seconds.clear()
+        seconds = np.array(told).T
+        usual = np.median(seconds[seconds > 0]) if np.any(seconds > 0) else 1.0
+        factors = np.where(seconds > 0, seconds, usual) / usual
+        self._factors = np.concatenate([self._factors, factors])[-_KEPT:]
+        chosen = tune(self._factors, fixed_s=0, compute_s=usual * parts)
+        if isinstance(chosen, PartialRepetition) and chosen.parts > parts:
+            micro = parts // self._n
+            chosen = PartialRepetition(self._n, chosen.s, micro) if micro else Uncoded(self._n)
+        return chosen if chosen.parts <= parts else Uncoded(self._n)
