@@ -35,7 +35,7 @@ MICRO: Final = 8
 MICRO_S: Final = 0.010
 #: Of the paper's comparison: seeds, and rounds.
 PAPER_SEEDS, PAPER_ROUNDS = 8, 300
-_WIDTHS: Final = (24, 8, 10, 11, 9, 6, 6, 6)
+_WIDTHS: Final = (26, 8, 10, 11, 9, 6, 6, 6)
 _TITLES: Final = ("scheme", "load", "seconds", "simulated", "speedup", "waits", "exact", "wrong")
 
 
@@ -193,17 +193,17 @@ def measure_paper(session: Session) -> Iterator[Row]:
     dict
         A row a scheme; ``seconds`` is the mean of a round, over the seeds.
     """
-    from closeranks.collectives.coded.prediction.paper_comparison import compare
+    from closeranks.collectives.coded.prediction.paper_comparison import paper_comparison
 
     found = None
     if session.plain.Get_rank() == 0:
-        found = compare(range(PAPER_SEEDS), PAPER_ROUNDS)
+        found = paper_comparison(range(PAPER_SEEDS), PAPER_ROUNDS)
     rows = session.plain.bcast(found, 0)
     for row in rows:
         timing = agree(session.plain, [row["seconds"]], 1, False)
         yield {
             **describe(session, "coded", 0, timing), **NO_BANDWIDTH, "algorithm": row["scheme"],
-            "dtype": "none", "op": "sum", "wrong": None, "simulated_s": row["seconds"], **row,
+            "dtype": "none", "op": "sum", "wrong": None, "exact": True, **row,
         }  # fmt: skip
 
 
@@ -211,8 +211,9 @@ def as_line(row: Row) -> str:
     """Write a row as a line of the table."""
     wrong = "-" if row["wrong"] is None else str(row["wrong"])
     words = (
-        row["scheme"], f"{row['load']:.5f}", f"{row['seconds']:.4f}", f"{row['simulated_s']:.4f}",
-        f"{row['speedup']:.2f}x", str(row["waits"]), "yes" if row["exact"] else "no", wrong,
+        " ".join(filter(None, (row["scheme"], row.get("parameters")))),
+        f"{row['load']:.5f}", f"{row['seconds']:.4f}", f"{row['simulated_s']:.4f}",
+        f"{row['speedup']:.2f}x", f"{row['waits']:g}", "yes" if row["exact"] else "no", wrong,
     )  # fmt: skip
     cells = [word.rjust(wide) for word, wide in zip(words[1:], _WIDTHS[1:], strict=True)]
     return " ".join((words[0].ljust(_WIDTHS[0]), *cells))

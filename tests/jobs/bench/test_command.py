@@ -14,7 +14,7 @@ NAMES = (
     "barrier bcast reduce allreduce reduce_scatter_block reduce_scatter allgather "
     "allgatherv gather gatherv scatter scatterv alltoall alltoallv scan exscan "
     "pingpong bandwidth bibandwidth pairs matrix steps pack overlap init faults churn "
-    "erasure checkpoint snapshot varied redistribute halo all"
+    "erasure checkpoint snapshot varied redistribute halo coded all"
 )
 HELP = """\
 Usage: closeranks bench [OPTIONS] NAME...
@@ -56,6 +56,16 @@ Options:
   --patterns TEXT             Calls of varied, comma-separated: sizes, never,
                               cyclic, kinds, comms, fresh, odd, step; default
                               all.
+  --real                      Run rounds of coded; default.
+  --simulate [paper]          Compute rounds of coded instead: the comparison of
+                              the paper.
+  --rounds INTEGER RANGE      Rounds of coded.  [default: 40; 1<=x<=100000]
+  --slowdown FLOAT RANGE      How much slower a slow rank of coded is.
+                              [default: 8.0; 1<=x<=1000]
+  --floats INTEGER RANGE      Elements of a gradient of coded.  [default: 16384;
+                              64<=x<=268435456]
+  --record FILE               Record the uncoded rounds of coded, for closeranks
+                              stragglers.
   --empty                     Buffers of comm.empty, which a node's ranks share.
   --persistent                Start persistent operations, and wait.
   --counters                  Read what the NICs sent.
@@ -67,7 +77,7 @@ Options:
   NAMEs: barrier bcast reduce allreduce reduce_scatter_block reduce_scatter
   allgather allgatherv gather gatherv scatter scatterv alltoall alltoallv scan
   exscan pingpong bandwidth bibandwidth pairs matrix steps pack overlap init
-  faults churn erasure checkpoint snapshot varied redistribute halo all
+  faults churn erasure checkpoint snapshot varied redistribute halo coded all
 """
 SIZES = "write 8:64M (powers of two), 8:64M:4 (a factor) or 1K,64K,1000 (a list)"
 REFUSED = {

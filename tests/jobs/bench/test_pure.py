@@ -61,7 +61,7 @@ def test_names() -> None:
     for names in (["allredcue"], []):
         with pytest.raises(
             UsageError,
-            match=r"choose from: .*all.*pack overlap init .*snapshot varied redistribute halo all",
+            match=r"choose from: .*all.*pack overlap init .*varied redistribute halo coded all",
         ):
             expand(names)
 
