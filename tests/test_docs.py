@@ -176,7 +176,7 @@ def _programs(page: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.share(1)
-@pytest.mark.parametrize("page", ["README.md", "docs/partitioning.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/partitioning.md", "docs/coded.md"])
 def test_programs_of_a_page_run(mpirun: Run, tmp_path: Path, page: str) -> None:
     programs = _programs(page)
     assert programs

@@ -7,6 +7,8 @@ Packages in the order of import; each uses only those before it:
 * `stragglers`: how slow workers are: models, and traces of real runs.
 * `prediction`: how long rounds take, and which scheme fits.
 * `transport`: sums on real ranks.
+
+Codes, schemes and stragglers are each an extension point.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from closeranks.collectives.coded.schemes import (
     Uncoded,
     UnequalShares,
 )
+
 from closeranks.collectives.coded.stragglers import Arbitrary, Bursty, GilbertElliott, Trace
 
 if TYPE_CHECKING:
@@ -53,10 +56,12 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import what starts MPI when it is first asked for."""
-    files = {"CodedAllreduce": "coded_allreduce", "Recorder": "recorder"}
-    if name not in files:
+    transport = "closeranks.collectives.coded.transport"
+    if name == "CodedAllreduce":
+        value: object = import_module(f"{transport}.coded_allreduce").CodedAllreduce
+    elif name == "Recorder":
+        value = import_module(f"{transport}.recorder").Recorder
+    else:
         raise AttributeError(f"module 'closeranks.collectives.coded' has no attribute {name!r}")
-    module = import_module(f"closeranks.collectives.coded.transport.{files[name]}")
-    value: object = getattr(module, name)
     globals()[name] = value
     return value

@@ -24,8 +24,9 @@ _KEPT: Final = 256
 class AutoScheme:
     """The choice of a scheme for one `CodedAllreduce`.
 
-    After 32 rounds without a code, and then after every 64, the ranks gather how
-    slow each was in each round.  All ranks compute the same choice from it.
+    After 32 rounds without a code, and then after every 64, the ranks gather
+    how slow each was in each round.  All ranks compute the same choice from
+    it.
 
     Parameters
     ----------

@@ -67,7 +67,8 @@ class Proposer:
         Parameters
         ----------
         value : bytes
-            What this node proposes, unless another value may have been accepted.
+            What this node proposes, unless another value may have been
+            accepted.
         seen : int
             The highest ballot that it has heard of.
 

@@ -153,9 +153,9 @@ def order_of_workers(
 ) -> list[int]:
     """Choose the rank of each worker.
 
-    Local, the same on all ranks.  The workers of a group that help each other are
-    ranks of one node, as far as that goes.  A gradient code survives the loss of
-    any node, if it can.
+    Local, the same on all ranks.  The workers of a group that help each other
+    are ranks of one node, as far as that goes.  A gradient code survives the
+    loss of any node, if it can.
 
     Parameters
     ----------

@@ -52,9 +52,9 @@ _finfo: Any = ml_dtypes.finfo
 class CodedAllreduce:
     """The sum of gradients over all ranks, as soon as enough ranks have theirs.
 
-    Each rank computes the micro-batches that a scheme gives it.  Once the sum can
-    be had from what is there, the round is decided.  Ranks that are late then give
-    up the rest of their work, and get the same sum.
+    Each rank computes the micro-batches that a scheme gives it.  Once the sum
+    can be had from what is there, the round is decided.  Ranks that are late
+    then give up the rest of their work, and get the same sum.
 
     Collective over ``comm`` to make and to close.
 
@@ -63,8 +63,8 @@ class CodedAllreduce:
     comm : Communicator
         The ranks; a communicator of closeranks.
     scheme : Scheme, GradientCode or "auto"
-        Who computes what; ``n`` is the number of ranks.  "auto" measures first,
-        and chooses with `tune`.
+        Who computes what; ``n`` is the number of ranks.  "auto" measures
+        first, and chooses with `tune`.
     ahead : int
         How many rounds a rank may be before another one.
     record : Recorder, optional
@@ -87,12 +87,10 @@ class CodedAllreduce:
     Unavailable
         On all ranks, if a node has no memory to share.
 
-    Notes
-    -----
-    Decide first, then move: before a round is decided, ranks tell each other only
-    how far they are.  Then the ranks that are on time add the vectors, each a part
-    of the sum.  `closeranks.collectives.coded.transport` says which file does
-    what.
+    Notes ----- Decide first, then move: before a round is decided, ranks tell
+    each other only how far they are.  Then the ranks that are on time add the
+    vectors, each a part of the sum.  `closeranks.collectives.coded.transport`
+    says which file does what.
 
     Examples
     --------
@@ -167,9 +165,9 @@ class CodedAllreduce:
         Parameters
         ----------
         compute_part : callable
-            Takes a micro-batch, and gives its gradient: an array of numbers, or a
-            list of arrays, of the same shapes and types always.  What it gave may
-            be changed once it is called again.
+            Takes a micro-batch, and gives its gradient: an array of numbers,
+            or a list of arrays, of the same shapes and types always.  What it
+            gave may be changed once it is called again.
         parts : sequence or int
             The micro-batches, the same on all ranks; a number stands for
             ``range(parts)``.  At least ``scheme.parts``.
@@ -177,8 +175,9 @@ class CodedAllreduce:
         Returns
         -------
         ndarray, list of ndarray, or None
-            The sum, in new arrays, with the same bits on all ranks.  A scheme with
-            a delay T gives the sum of T calls before, and None the first T times.
+            The sum, in new arrays, with the same bits on all ranks.  A scheme
+            with a delay T gives the sum of T calls before, and None the first
+            T times.
 
         Raises
         ------
@@ -220,8 +219,8 @@ class CodedAllreduce:
         Returns
         -------
         list
-            One sum a call of `step` that returned None, in their order; empty for a
-            scheme without delay.
+            One sum a call of `step` that returned None, in their order; empty
+            for a scheme without delay.
         """
         self._refuse()
         found = []
@@ -242,11 +241,11 @@ class CodedAllreduce:
         Returns
         -------
         dict
-            ``rounds``; ``late`` and ``abandoned``, arrays with a number of rounds
-            for each rank: not in time, and given up (of ranks of other nodes
-            -1); ``moved_bytes`` of node memory and ``sent_bytes`` to other nodes
-            by this rank; ``waits`` and ``wait_s`` for ranks more than ``ahead``
-            rounds behind.
+            ``rounds``; ``late`` and ``abandoned``, arrays with a number of
+            rounds for each rank: not in time, and given up (of ranks of other
+            nodes -1); ``moved_bytes`` of node memory and ``sent_bytes`` to
+            other nodes by this rank; ``waits`` and ``wait_s`` for ranks more
+            than ``ahead`` rounds behind.
         """
         if self._is_closed:
             return dict(self._last_statistics)

@@ -34,7 +34,8 @@ class _Section(NamedTuple):
 class GradientLayout:
     """Shapes and element types of a gradient, and where they lie in a vector.
 
-    Arrays of one element type lie side by side.  All ranks have the same layout.
+    Arrays of one element type lie side by side.  All ranks have the same
+    layout.
 
     Parameters
     ----------

@@ -49,10 +49,10 @@ class _Computing:
 class Recorder:
     """Records how long each rank computes in each round of any loop.
 
-    ``with recorder.compute():`` around what a rank computes in a round takes less
-    than two microseconds.  After every 64 rounds a rank sends its times to rank 0,
-    which writes the rounds of which it has the times of all ranks.  No rank waits
-    for another one before `close`.
+    ``with recorder.compute():`` around what a rank computes in a round takes
+    less than two microseconds.  After every 64 rounds a rank sends its times
+    to rank 0, which writes the rounds of which it has the times of all ranks.
+    No rank waits for another one before `close`.
 
     Collective over ``comm`` to make and to close.
 
@@ -208,8 +208,8 @@ class Recorder:
         UsageError
             On rank 0, if the file cannot be written.
         PeerLost, Revoked
-            If ranks of a closeranks communicator have died; the file then has the
-            rounds that were written before.
+            If ranks of a closeranks communicator have died; the file then has
+            the rounds that were written before.
         """
         if self._is_closed or forked_child.is_child():
             return

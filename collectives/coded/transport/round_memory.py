@@ -1,15 +1,16 @@
 """Memory of a node in which its ranks follow one round, and a few at once.
 
-A round has a slot.  A rank that enters a round waits until the slot is open for
-it.  The last rank that leaves the round clears the slot and opens it for a later
-round: so no rank is more than ``ahead`` rounds before another one of its node.
+A round has a slot.  A rank that enters a round waits until the slot is open
+for it.  The last rank that leaves the round clears the slot and opens it for a
+later round: so no rank is more than ``ahead`` rounds before another one of its
+node.
 
 Each word has lines of its own, since ranks that wait look at it all the time::
 
     slot:   OPEN LOCK DECIDED MOVED ADDED LEFT AGENT PROMISED ACCEPTED
             STATE, DONE, TAKEN, HOLDS of each rank of the node
-            records: flags of all ranks, by rank of the node that proposes them,
-                     then the one that was accepted, and one heard from elsewhere
+            records: flags of all ranks, as ranks of the node propose them,
+                     as they were accepted, and as heard from elsewhere
             notes:   number, completeness and flags, by node
     head:   ABANDONED of each rank of the node; LEFT_BY of each node; FAILED
 """
@@ -127,8 +128,8 @@ class RoundMemory:
         round_ : int
             Of whose slot.
         index : int
-            Rank of the node; ``members`` for what was accepted, one more for what
-            was heard from elsewhere.
+            Rank of the node; ``members`` for what was accepted, one more for
+            what was heard from elsewhere.
         """
         start = self._slot(round_) + self._records + index * self._flag_bytes
         return self._bytes[start : start + self._size]

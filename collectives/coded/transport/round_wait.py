@@ -98,8 +98,8 @@ class RoundWait:
         blocks : callable
             Whether ranks that have died make the wait vain.
         limit_s : float, optional
-            How long at most; False is returned after it.  Default: the deadline
-            of the communicator, which raises.
+            How long at most; False is returned after it.  Default: the
+            deadline of the communicator, which raises.
         late : callable
             The ranks that it waits for, for the text of an error.
 

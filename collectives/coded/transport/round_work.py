@@ -38,8 +38,8 @@ class Batch:
     parts : sequence
         The micro-batches.
     code_parts : int
-        Parts that the scheme knows; each is some micro-batches that follow each
-        other.
+        Parts that the scheme knows; each is some micro-batches that follow
+        each other.
 
     Attributes
     ----------
@@ -123,8 +123,9 @@ def _micro_batches(task: CodedTask, batch: Batch) -> Iterator[tuple[int, float]]
 class SharedWork:
     """The work of a rank in a group whose ranks help each other.
 
-    A micro-batch is claimed by a bit of DONE before it is added, by one rank only.
-    ADDED counts what was added: the work of a node is complete when that is all.
+    A micro-batch is claimed by a bit of DONE before it is added, by one rank
+    only.  ADDED counts what was added: the work of a node is complete when
+    that is all.
 
     Parameters
     ----------
@@ -135,7 +136,8 @@ class SharedWork:
     worker : int
         This rank's number in the scheme.
     group : sequence of (int, int)
-        Workers of its group on this node, and their numbers on it; helps only these.
+        Workers of its group on this node, and their numbers on it; helps only
+        these.
     members : int
         Ranks of this node.
     """

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class VectorMemory:
     """Memory of one layout of gradients.
 
-    A rank has a vector for every task of the rounds in which a job is open.  A sum
-    stays until all ranks of the node have left its round: the ranks share the
-    memory of these sums.
+    A rank has a vector for every task of the rounds in which a job is open.  A
+    sum stays until all ranks of the node have left its round: the ranks share
+    the memory of these sums.
 
     Collective over ``comm`` to make.
 

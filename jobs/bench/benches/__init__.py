@@ -13,5 +13,6 @@
 * ``faults``, ``churn``: ranks that die and are replaced, once and for long;
 * ``erasure``: parity made and blocks rebuilt on one core;
 * ``checkpoint``, ``snapshot``: the cost of saves, and of a restore;
-* ``redistribute``, ``halo``: changes of layout, and ghost cells.
+* ``redistribute``, ``halo``: changes of layout, and ghost cells;
+* ``coded``: rounds with slow ranks.
 """
