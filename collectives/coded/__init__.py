@@ -11,10 +11,15 @@ Packages in the order of import; each uses only those before it:
 from __future__ import annotations
 
 from closeranks.collectives.coded.codes import (
+    BalancedBlockDesign,
+    CommunicationEfficient,
+    CyclicMDS,
     CyclicRepetition,
+    Expander,
     FractionalRepetition,
     GradientCode,
     Repetition,
+    Tree,
 )
 from closeranks.collectives.coded.prediction import (
     CandidateTable,
@@ -44,9 +49,13 @@ __all__ = [
     "SRSGC",
     "Arbitrary",
     "Backup",
+    "BalancedBlockDesign",
     "Bursty",
     "CandidateTable",
+    "CommunicationEfficient",
+    "CyclicMDS",
     "CyclicRepetition",
+    "Expander",
     "FractionalRepetition",
     "GilbertElliott",
     "GradientCode",
@@ -56,6 +65,7 @@ __all__ = [
     "Result",
     "Scheme",
     "Trace",
+    "Tree",
     "Uncoded",
     "UnequalShares",
     "simulate",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.coded.codes.cyclic_algebra import has_flat_weights
 from closeranks.collectives.coded.codes.gradient_code import GradientCode
 from closeranks.comms import argument
+from closeranks.errors import UsageError
 
 
 class CyclicRepetition(GradientCode):
@@ -57,9 +59,65 @@ class CyclicRepetition(GradientCode):
     def _has_sum(self, finished: frozenset[int]) -> bool:
         return len(finished) >= self.n - self.s
 
-    def _solve(self, finished: frozenset[int]) -> NDArray[np.float64] | None:
-        if not self._has_sum(finished):
-            return None
+    def _solve(self, finished: frozenset[int]) -> NDArray[np.float64]:
+        return least_squares_weights(self.matrix, finished)
+
+    def _spread(self, node_of_rank: NDArray[np.int64]) -> tuple[NDArray[np.int64], bool]:
+        """Keep the order: only the number of workers counts."""
+        return node_of_rank, True
+
+
+class CyclicMDS(GradientCode):
+    """The cyclic code of fixed, real coefficients.
+
+    Row ``i`` has the coefficients of a polynomial at ``i`` to ``i + s``, divided
+    by their sum.  Its roots are ``exp(2 pi i e / n)`` for the ``s`` numbers ``e``
+    around ``n / 2``; they are whole numbers, and the polynomial is real, where
+    ``n - s`` is odd.  The weights are those of least squares.
+
+    The sum can be had from any ``n - s`` workers, and from some smaller sets:
+    workers 0 and 2 of `n` = 4, `s` = 1 have all parts once.  `decodable` decides
+    that in the integers modulo a prime: see `cyclic_algebra`.
+
+    In floating point the code is of no use where many late workers stand in a row:
+    the weights reach 1e12 at ``n = 128``, ``s = 15``.  See `noise_gain`.
+
+    Source: Raviv, Tamo, Tandon and Dimakis, "Gradient coding from cyclic MDS codes
+    and expander graphs", ICML 2018.  Departures: only the real codes;
+    coefficients come from the q-binomial theorem, as quotients of sines, without
+    a product of roots.
+
+    Parameters
+    ----------
+    n : int
+        Workers.
+    s : int
+        Any ``s`` workers may be late; 0 to ``n - 1``, with ``n - s`` odd.
+
+    Raises
+    ------
+    UsageError
+        If a number is out of bounds, or ``n - s`` is even.
+    """
+
+    def __init__(self, n: int, s: int) -> None:
+        n = argument.whole("CyclicMDS", "n", n, least=1)
+        self.s = argument.whole("CyclicMDS", "s", s, below=n)
+        if (n - self.s) % 2 == 0:
+            problem = f"n - s = {n} - {self.s} is even: the code is not real"
+            remedy = f"give s = {self.s + 1}, or CyclicRepetition({n}, {self.s})"
+            raise UsageError("CyclicMDS", problem, remedy)
+        steps = np.arange(1, self.s + 1)
+        quotients = np.sin(np.pi * (self.s + 1 - steps) / n) / np.sin(np.pi * steps / n)
+        row = np.zeros(n)
+        row[: self.s + 1] = np.cumprod(np.concatenate([[1.0], quotients]))
+        row /= row.sum()
+        super().__init__(np.stack([np.roll(row, i) for i in range(n)]), exact=True)
+
+    def _has_sum(self, finished: frozenset[int]) -> bool:
+        return has_flat_weights(self.n, (self.n - self.s - 1) // 2, finished)
+
+    def _solve(self, finished: frozenset[int]) -> NDArray[np.float64]:
         return least_squares_weights(self.matrix, finished)
 
 

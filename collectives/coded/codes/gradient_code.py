@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
+from inspect import signature
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.coded.codes.worker_set import WorkerSet, workers_of
+from closeranks.collectives.coded.codes.code_placement import (
+    MOST_TRIES,
+    lost_node,
+    node_of_ranks,
+    ranks_of_workers,
+    search,
+)
+from closeranks.collectives.coded.codes.worker_set import WorkerSet, numbered, workers_of
+from closeranks.comms.topology import Topology
 from closeranks.errors import CodeError
 
 #: Sets of workers of which the weights are kept; the one used longest ago goes first.
 MOST_SETS: Final = 256
+#: A part whose weight differs from 1 by more is named in errors.
+WRONG: Final = 1e-6
 
 
-class GradientCode:
+class GradientCode(ABC):
     """Coefficients by which workers combine the parts of a batch.
 
     Worker ``i`` computes the gradients of its parts and gives the vector
@@ -51,6 +63,11 @@ class GradientCode:
         self.load = float(np.count_nonzero(self.matrix, axis=1).max() / self.parts)
         self._largest = float(np.abs(self.matrix).max())
         self._known: OrderedDict[frozenset[int], NDArray[np.float64] | None] = OrderedDict()
+
+    def __repr__(self) -> str:
+        names = [name for name in signature(type(self)).parameters if hasattr(self, name)]
+        given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"{type(self).__name__}({given})"
 
     def assignment(self, worker: int) -> tuple[int, ...]:
         """Give the parts that a worker computes, ascending."""
@@ -89,11 +106,12 @@ class GradientCode:
         CodeError
             If no weights make the sum.
         """
-        found = self._weights("decode", finished)
+        there = workers_of("decode", finished, self.n)
+        found = self._weights(there)
         if found is None:
-            there = sorted(workers_of("decode", finished, self.n))
-            problem = f"the sum cannot be had from workers {there} of {self.n}"
-            raise CodeError("decode", problem, "wait for more workers")
+            problem = f"{numbered('worker', there)} of {self.n} do not give the sum"
+            missing = numbered("part", self._missing(there))
+            raise CodeError("decode", f"{problem}, for {missing}", "wait for more workers")
         return found
 
     def error(self, finished: WorkerSet) -> float:
@@ -104,13 +122,48 @@ class GradientCode:
         """Give how much a rounding error of a vector may grow in the sum."""
         return float(np.abs(self.decode(finished)).sum() * self._largest)
 
-    def _weights(self, where: str, finished: WorkerSet) -> NDArray[np.float64] | None:
+    def place(self, topology: Topology) -> NDArray[np.int64]:
+        """Give each worker a rank, so that any one node may be lost.
+
+        Parameters
+        ----------
+        topology : Topology
+            Of ``n`` ranks; without a level ``node`` it counts as one node.
+
+        Returns
+        -------
+        ndarray, shape (n,), dtype int64
+            Worker -> rank.  Without the workers of any one node the sum can
+            still be had.
+
+        Raises
+        ------
+        UsageError
+            If the topology has another number of ranks.
+        CodeError
+            If no order does that; it names a node, and the parts that the sum
+            lacks without it.
+        """
+        node_of_rank = node_of_ranks(topology, self.n)
+        node_of_worker, all_seen = self._spread(node_of_rank)
+        node = self._lost_node(node_of_worker)
+        if node is not None:
+            left = frozenset(np.flatnonzero(node_of_worker != node).tolist())
+            size, missing = self.n - len(left), numbered("part", self._missing(left))
+            orders = "no order" if all_seen else f"none of {MOST_TRIES} tried orders"
+            problem = (
+                f"{orders} lets any one node be lost: without node {node}, which has {size} of "
+                f"{self.n} ranks, the sum lacks {missing}"
+            )
+            raise CodeError("place", problem, "take a code for more late workers, or more nodes")
+        return ranks_of_workers(node_of_worker, node_of_rank)
+
+    def _weights(self, there: frozenset[int]) -> NDArray[np.float64] | None:
         """Give the weights for a set, or None; the latest sets are kept."""
-        there = workers_of(where, finished, self.n)
         if there in self._known:
             self._known.move_to_end(there)
             return self._known[there]
-        found = self._solve(there)
+        found = self._solve(there) if self._has_sum(there) else None
         if found is not None:
             found.setflags(write=False)
         self._known[there] = found
@@ -118,10 +171,27 @@ class GradientCode:
             self._known.popitem(last=False)
         return found
 
+    @abstractmethod
     def _has_sum(self, finished: frozenset[int]) -> bool:
-        """Tell whether `_solve` gives weights."""
-        return bool(finished)
+        """Tell whether there are weights for a set of workers."""
 
-    def _solve(self, finished: frozenset[int]) -> NDArray[np.float64] | None:
-        """Compute the weights for a set of workers, or None if there are none."""
-        raise CodeError("decode", f"{type(self).__name__} gives no weights for {finished}", "")
+    @abstractmethod
+    def _solve(self, finished: frozenset[int]) -> NDArray[np.float64]:
+        """Compute the weights for a set of workers for which there are some."""
+
+    def _missing(self, finished: frozenset[int]) -> list[int]:
+        """Give the parts that the sum lacks: that nobody has, else that come out wrong."""
+        rows = self.matrix[sorted(finished)]
+        absent = np.flatnonzero(~rows.any(axis=0))
+        if not absent.size:
+            best = np.linalg.lstsq(rows.T, np.ones(self.parts))[0]
+            absent = np.flatnonzero(np.abs(best @ rows - 1) > WRONG)
+        return [int(part) for part in absent]
+
+    def _spread(self, node_of_rank: NDArray[np.int64]) -> tuple[NDArray[np.int64], bool]:
+        """Give worker -> node, and whether no other would do if it does not."""
+        return search(node_of_rank, self._has_sum)
+
+    def _lost_node(self, node_of_worker: NDArray[np.int64]) -> int | None:
+        """Give a node without whose workers the sum cannot be had, or None."""
+        return lost_node(node_of_worker, self._has_sum)

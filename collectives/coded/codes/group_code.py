@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.coded.codes.code_placement import spread_groups
 from closeranks.collectives.coded.codes.gradient_code import GradientCode
 
 
@@ -45,13 +46,21 @@ class GroupCode(GradientCode):
     def _has_sum(self, finished: frozenset[int]) -> bool:
         return len({self._groups[worker] for worker in finished}) == self.n_groups
 
-    def _solve(self, finished: frozenset[int]) -> NDArray[np.float64] | None:
+    def _solve(self, finished: frozenset[int]) -> NDArray[np.float64]:
         """Take the lowest finished worker of each group."""
-        lowest: dict[int, int] = {}
-        for worker in sorted(finished):
-            lowest.setdefault(self._groups[worker], worker)
-        if len(lowest) < self.n_groups:
-            return None
+        lowest = {self._groups[worker]: worker for worker in sorted(finished, reverse=True)}
         weights = np.zeros(self.n)
         weights[list(lowest.values())] = 1
         return weights
+
+    def _spread(self, node_of_rank: NDArray[np.int64]) -> tuple[NDArray[np.int64], bool]:
+        return spread_groups(self._groups, node_of_rank), True
+
+    def _lost_node(self, node_of_worker: NDArray[np.int64]) -> int | None:
+        """Give the lowest node that holds all members of a group, or None."""
+        first = np.full(self.n_groups, self.n)
+        last = np.full(self.n_groups, -1)
+        np.minimum.at(first, list(self._groups), node_of_worker)
+        np.maximum.at(last, list(self._groups), node_of_worker)
+        inside = first[first == last]
+        return int(inside.min()) if inside.size else None

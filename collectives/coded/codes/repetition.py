@@ -15,7 +15,7 @@ class Repetition(GroupCode):
     The sum takes the lowest finished worker of each group, with weight 1.
 
     Source: the fractional repetition code of Tandon, Lei, Dimakis and
-    Karampatziakis, "Gradient coding", ICML 2017, section 3.  Departure: groups
+    Karampatziakis, "Gradient coding", ICML 2017.  Departure: groups
     may have unequal sizes, so ``s + 1`` need not divide ``n``, and there are as
     many parts as groups.  Some sets of many more than ``s`` late workers decode.
 
@@ -46,8 +46,7 @@ class FractionalRepetition(GroupCode):
     computes parts ``p (s + 1)`` to ``p (s + 1) + s``.  The sum takes the lowest
     finished worker of each ``p``, with weight 1.
 
-    Source: Tandon, Lei, Dimakis and Karampatziakis, "Gradient coding", ICML 2017,
-    section 3.
+    Source: Tandon, Lei, Dimakis and Karampatziakis, "Gradient coding", ICML 2017.
 
     Parameters
     ----------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from closeranks.errors import UsageError
 
 #: Numbers of workers, or one truth value a worker.
 WorkerSet = Iterable[int] | NDArray[np.bool_]
+
+#: Numbers that `numbered` writes out.
+MOST_NAMED: Final = 8
 
 
 def workers_of(where: str, finished: Any, n: int) -> frozenset[int]:
@@ -42,8 +45,23 @@ def workers_of(where: str, finished: Any, n: int) -> frozenset[int]:
             problem = f"finished has shape {finished.shape}"
             raise UsageError(where, problem, f"give {n} truth values")
         return frozenset(np.flatnonzero(finished).tolist())
-    if not isinstance(finished, Iterable):
+    no_row = isinstance(finished, np.ndarray) and finished.ndim != 1
+    if not isinstance(finished, Iterable) or no_row:
         raise UsageError(
             where, f"finished is {argument.shown(finished)}", "give the numbers of workers"
         )
-    return frozenset(argument.whole(where, "a worker", one, below=n) for one in finished)
+    numbers = list(finished)
+    if any(isinstance(one, bool) for one in numbers):
+        problem = "finished has truth values and is no array"
+        raise UsageError(where, problem, "give numbers of workers, or an ndarray of bool")
+    return frozenset(argument.whole(where, "a worker", one, below=n) for one in numbers)
+
+
+def numbered(noun: str, numbers: Iterable[int]) -> str:
+    """Write numbers for a reader: ``part 3``, ``parts 0, 1``, ``no part``."""
+    ascending = sorted(numbers)
+    if not ascending:
+        return f"no {noun}"
+    first = ", ".join(map(str, ascending[:MOST_NAMED]))
+    more = f", ... ({len(ascending)} in all)" if len(ascending) > MOST_NAMED else ""
+    return f"{noun}{'s' if len(ascending) > 1 else ''} {first}{more}"
