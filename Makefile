@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/bash
-.PHONY: help demo check test test-mpich test-all faults exceptions churn fuzz fuzz-mutations mpi4py-suite bench \
+.PHONY: help demo check test test-mpich test-all faults exceptions churn coded fuzz fuzz-mutations mpi4py-suite bench \
 	limits lint docs system
 
 # Ranks are started thousands of times; each would compile the package anew.
@@ -69,6 +69,9 @@ exceptions: $(OPENMPI)/.ready $(MPICH)/.ready system ## ranks that leave by an e
 
 churn: $(OPENMPI)/.ready system ## half an hour of ranks that die and are replaced
 	@$(OPENMPI)/bin/closeranks bench churn --minutes 30
+
+coded: $(OPENMPI)/.ready ## coded gradients: every pattern of late ranks, all parameters
+	@TESTS_SEED=all $(OPENMPI)/bin/python -m pytest -m '' tests/collectives/coded
 
 fuzz: .venv-$(LIBRARY)/.ready ## random calls against mpi4py's: SEED= SECONDS= RANKS= LIBRARY=openmpi|mpich
 	@.venv-$(LIBRARY)/bin/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) --ranks $(RANKS) \

@@ -26,6 +26,7 @@ _VERBS = {
     "bench": "closeranks.jobs.bench.command:bench",
     "tune": "closeranks.jobs.tune.command:tune",
     "plan": "closeranks.jobs.plan.command:plan",
+    "stragglers": "closeranks.jobs.stragglers.command:stragglers",
     "checkpoint": "closeranks.jobs.checkpoint_tools.checkpoint_command:checkpoint",
     "doctor": "closeranks.jobs.doctor:doctor",
     "demo": "closeranks.jobs.demo:demo",

@@ -38,9 +38,9 @@ ORDER = (
     "checkpoint.control", "checkpoint.restore", "checkpoint.disk", "checkpoint.saving",
     "checkpoint",
     "closeranks",
-    "jobs.launch", "jobs.lab", "jobs.plan", "jobs.checkpoint_tools", "jobs.bench.measuring",
-    "jobs.bench.churn", "jobs.bench.benches", "jobs.bench", "jobs.tune", "jobs",
-    "door",
+    "jobs.launch", "jobs.lab", "jobs.plan", "jobs.stragglers", "jobs.checkpoint_tools",
+    "jobs.bench.measuring", "jobs.bench.churn", "jobs.bench.benches", "jobs.bench", "jobs.tune",
+    "jobs", "door",
 )  # fmt: skip
 
 #: The one package whose modules need each other: execution, engine, world, failure.
@@ -127,7 +127,8 @@ BEFORE_MPI = (
     "closeranks.comms", "closeranks.jobs.bench.command", "closeranks.jobs.doctor",
     "closeranks.partitioning",
     "closeranks.jobs.lab.command", "closeranks.jobs.launch.run_command",
-    "closeranks.jobs.plan.command", "closeranks.jobs.topology_command",
+    "closeranks.jobs.plan.command", "closeranks.jobs.stragglers.command",
+    "closeranks.jobs.topology_command",
     "closeranks.jobs.tune.command",
     "closeranks.jobs.checkpoint_tools.checkpoint_command",
     *(f"closeranks.jobs.bench.benches.{name}" for name in registration.MODULES),

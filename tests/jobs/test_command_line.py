@@ -28,7 +28,8 @@ def closeranks(*words: str, **variables: str) -> subprocess.CompletedProcess[str
 def test_help_lists_the_verbs() -> None:
     done = closeranks("--help")
     assert done.returncode == 0
-    for verb in ("topology", "run", "lab", "bench", "tune", "plan", "checkpoint", "doctor", "demo"):
+    verbs = "topology run lab bench tune plan stragglers checkpoint doctor demo"
+    for verb in verbs.split():
         assert f"\n  {verb} " in done.stdout
 
 
@@ -70,6 +71,12 @@ def test_loading_the_command_line_loads_nothing_heavy() -> None:
         ["demo", "--json", "/no/such/folder/x.json"],
         ["demo", "--json", "/tmp"],
         ["bench", "allreduce", "--json", "/no/such/folder/x.json"],
+        ["stragglers"],
+        ["stragglers", "gone.h5"],
+        ["stragglers", "/tmp"],
+        ["stragglers", __file__, "--json", "/no/such/folder/x.json"],
+        ["stragglers", __file__, "--draw", "x.txt"],
+        ["stragglers", __file__, "--rate"],
         ["checkpoint", "ls", "--json", "/no/such/folder/x.json"],
         ["checkpoint", "verify", "--json", "/no/such/folder/x.json"],
         ["tune", "--algorithms", "--operations", "sum"],

@@ -19,6 +19,8 @@ from closeranks.collectives.coded.schemes.uncoded import Uncoded
 from closeranks.collectives.coded.schemes.unequal_shares import UnequalShares
 from closeranks.collectives.coded.stragglers.slow_ranks import slow_ranks
 
+#: Micro-batches of a share, where nobody says how many there are.
+DEFAULT_MICRO: Final = 8
 #: Workers of a group, in codes and where they help each other; and all workers, if few.
 _CODE_GROUPS: Final = (2, 3, 4, 6, 8)
 _HELPING_GROUPS: Final = (2, 4, 8, 16)
@@ -27,7 +29,7 @@ _FEW: Final = 32
 _BACKUPS: Final = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4)
 
 
-class Candidate(NamedTuple):
+class SchemeCandidate(NamedTuple):
     """A scheme that might be best.
 
     Attributes
@@ -47,7 +49,7 @@ class Candidate(NamedTuple):
 
 def candidates(
     factors: NDArray[np.float64], *, micro: int, exact: bool, memory: float | None, delay: int
-) -> list[Candidate]:  # fmt: skip
+) -> list[SchemeCandidate]:  # fmt: skip
     """Give schemes to compare, `Uncoded` first.
 
     Local and pure.
@@ -67,36 +69,38 @@ def candidates(
 
     Returns
     -------
-    list of Candidate
+    list of SchemeCandidate
         Those that fit.
     """
     n = factors.shape[1]
     found = [*_all(factors, micro), *_sequential(factors, delay)]
     if not exact:
         most = {max(1, round(n * share)) for share in _BACKUPS}
-        found += [Candidate(f"Backup({n}, {s})", Backup(n, s), 1) for s in sorted(most) if s < n]
+        found += [
+            SchemeCandidate(f"Backup({n}, {s})", Backup(n, s), 1) for s in sorted(most) if s < n
+        ]
     return [one for one in found if memory is None or one.memory <= max(1, memory) + 1e-9]
 
 
-def _all(factors: NDArray[np.float64], micro: int) -> Iterator[Candidate]:
+def _all(factors: NDArray[np.float64], micro: int) -> Iterator[SchemeCandidate]:
     """Give the exact schemes without delay."""
     n = factors.shape[1]
-    yield Candidate(f"Uncoded({n})", Uncoded(n), 1)
+    yield SchemeCandidate(f"Uncoded({n})", Uncoded(n), 1)
     ranks = slow_ranks(factors)
     if ranks.chronic:
         # Speeds of the others are taken as equal: what differs by chance would not last.
         speeds = np.ones(n)
         speeds[list(ranks.chronic)] = 1 / ranks.usual[list(ranks.chronic)]
         shares = UnequalShares(n, speeds.tolist())
-        said = ", ".join(f"{rank}: {speeds[rank]:.3g}" for rank in ranks.chronic)
-        yield Candidate(f"UnequalShares({n}, {{{said}}})", shares, shares.load * n)
+        yield SchemeCandidate(f"UnequalShares({n}, speeds)", shares, shares.load * n)
     for size in _sizes(_CODE_GROUPS, n):
         code = GradientCoding(n, size - 1)
-        yield Candidate(f"Repetition({n}, {size - 1})", code, code.load * n)
+        yield SchemeCandidate(f"Repetition({n}, {size - 1})", code, code.load * n)
     for size in _sizes(_HELPING_GROUPS, n):
         helping = PartialRepetition(n, size - 1, micro)
         most = max(len(group) for group in helping.groups)
-        yield Candidate(f"PartialRepetition({n}, {size - 1}, {micro})", helping, most)
+        pieces = "" if micro == DEFAULT_MICRO else f", {micro}"
+        yield SchemeCandidate(f"PartialRepetition({n}, {size - 1}{pieces})", helping, most)
 
 
 def _sizes(sizes: tuple[int, ...], n: int) -> list[int]:
@@ -104,17 +108,17 @@ def _sizes(sizes: tuple[int, ...], n: int) -> list[int]:
     return sorted({size for size in sizes if size <= n} | ({n} if 2 <= n <= _FEW else set()))
 
 
-def _sequential(factors: NDArray[np.float64], delay: int) -> Iterator[Candidate]:
+def _sequential(factors: NDArray[np.float64], delay: int) -> Iterator[SchemeCandidate]:
     """Give schemes whose sums come late, for as many late workers as there were."""
     n, late = factors.shape[1], slow_ranks(factors).late
     for B in range(1, delay + 1):
         for W in range(B + 1, delay + 3 - B):
             for lam in _lams(late, B, W):
                 scheme = MSGC(n, B, W, lam)
-                yield Candidate(f"MSGC({n}, {B}, {W}, {lam})", scheme, scheme.load * n)
+                yield SchemeCandidate(f"MSGC({n}, {B}, {W}, {lam})", scheme, scheme.load * n)
         for lam in _lams(late, B, B + 1):
             repeat = SRSGC(n, B, B + 1, lam)
-            yield Candidate(f"SRSGC({n}, {B}, {B + 1}, {lam})", repeat, repeat.load * n)
+            yield SchemeCandidate(f"SRSGC({n}, {B}, {B + 1}, {lam})", repeat, repeat.load * n)
 
 
 def _lams(late: NDArray[np.bool_], B: int, W: int) -> list[int]:
@@ -125,13 +129,13 @@ def _lams(late: NDArray[np.bool_], B: int, W: int) -> list[int]:
 
 
 def per_round(
-    candidate: Candidate, factors: NDArray[np.float64], fixed_s: float, compute_s: float
+    candidate: SchemeCandidate, factors: NDArray[np.float64], fixed_s: float, compute_s: float
 ) -> NDArray[np.float64]:
     """Simulate a candidate.  Local.
 
     Parameters
     ----------
-    candidate : Candidate
+    candidate : SchemeCandidate
         The scheme.
     factors : ndarray, shape (rounds, n)
         How slow workers are.

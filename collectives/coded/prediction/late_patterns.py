@@ -1,8 +1,8 @@
-"""Which rounds wait for all, by the authors' rule: late workers as bits of numbers.
+"""Which rounds wait for all, by the authors' rule: late workers as bits.
 
-`Sequential.conforms` tells the same from the deliveries of a scheme.  Here they
-are not told one by one, for the rule needs only who was late: a thousand rounds
-take a millisecond.
+`Sequential.conforms` tells the same from the deliveries of a scheme.  Here
+they are not told one by one, for the rule needs only who was late: a thousand
+rounds take a millisecond.
 """
 
 from __future__ import annotations

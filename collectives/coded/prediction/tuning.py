@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.coded.prediction.block_means import standard_error
-from closeranks.collectives.coded.prediction.candidates import Candidate, candidates, per_round
+from closeranks.collectives.coded.prediction.candidates import (
+    DEFAULT_MICRO,
+    SchemeCandidate,
+    candidates,
+    per_round,
+)
 from closeranks.collectives.coded.schemes.scheme import Scheme
 from closeranks.collectives.coded.schemes.work_sharing import MOST_MICRO
 from closeranks.collectives.coded.stragglers.delay_factors import StragglerModel, as_factors
@@ -23,8 +28,6 @@ LEAST_GAIN: Final = 0.03
 LEAST_ERRORS: Final = 2.0
 #: Of schemes within this share of the best, the one that needs the least data wins.
 _ALIKE: Final = 0.01
-#: Micro-batches of a share, where nobody says how many there are.
-_MICRO: Final = 8
 
 
 @dataclass(frozen=True)
@@ -134,17 +137,17 @@ def tune(
     return scheme
 
 
-def choose(found: list[Candidate], times: list[NDArray[np.float64]]) -> tuple[int, str]:
+def choose(found: list[SchemeCandidate], times: list[NDArray[np.float64]]) -> tuple[int, str]:
     """Choose among candidates.
 
     Local and pure.
 
     Parameters
     ----------
-    found : list of Candidate
+    found : list of SchemeCandidate
         `Uncoded` first.
     times : list of ndarray
-        Candidate -> seconds of each round.
+        SchemeCandidate -> seconds of each round.
 
     Returns
     -------
@@ -169,7 +172,7 @@ def choose(found: list[Candidate], times: list[NDArray[np.float64]]) -> tuple[in
 
 
 def _table(
-    found: list[Candidate], times: list[NDArray[np.float64]], chosen: int, reason: str
+    found: list[SchemeCandidate], times: list[NDArray[np.float64]], chosen: int, reason: str
 ) -> CandidateTable:
     """Describe candidates."""
     uncoded = float(times[0].mean())
@@ -193,10 +196,10 @@ def _table(
 def _given(delays: Any) -> tuple[NDArray[np.float64], int]:
     """Read the factors, and how many micro-batches a share has."""
     if not isinstance(delays, StragglerModel):
-        return as_factors("tune", delays), _MICRO
+        return as_factors("tune", delays), DEFAULT_MICRO
     rounds, n = getattr(delays, "rounds", None), getattr(delays, "n", None)
     if rounds is None or n is None:
         problem = f"delays is a {type(delays).__name__}, which has no end"
         raise UsageError("tune", problem, "give its factors(rounds, n), or a Trace")
-    micro = int(getattr(delays, "micro", 0)) or _MICRO
+    micro = int(getattr(delays, "micro", 0)) or DEFAULT_MICRO
     return delays.factors(rounds, n), min(micro, MOST_MICRO)

@@ -60,9 +60,9 @@ class MSGC(Sequential[_Job]):
     Krishnan, Ebrahimi, Khisti, "Sequential Gradient Coding for Straggler
     Mitigation", ICLR 2023.  Departures: the tasks of the oldest job come first;
     a late worker's tasks count as far as it has finished them; and a round may
-    end, by `must_wait`, when the job that is due can be decoded and every other
-    open job still can be if nobody is late again.  That admits all patterns
-    above, and more.  The authors' rule is `conforms`.
+    end, by `must_wait`, when somebody has finished, the job that is due can be
+    decoded, and every other open job still can be if nobody is late again.
+    That admits all patterns above, and more.  The authors' rule is `conforms`.
 
     Parameters
     ----------

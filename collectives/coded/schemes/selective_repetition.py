@@ -33,10 +33,10 @@ class SRSGC(Sequential[_Job]):
     Krishnan, Ebrahimi, Khisti, "Sequential Gradient Coding for Straggler
     Mitigation", ICLR 2023, algorithm 1.  Departures: with an inner code whose
     workers form groups, one worker of each group without a result repeats,
-    which is fewer; and a round may end, by `must_wait`, when the job that is due
-    can be decoded and the new one lacks at most as many vectors as it may under
-    the model.  No job is lost by that: those it lacks are computed when it is
-    due.  The authors' rule is `conforms`.
+    which is fewer; and a round may end, by `must_wait`, when somebody has
+    finished, the job that is due can be decoded, and the new one lacks at most
+    as many vectors as it may under the model.  No job is lost by that: what it
+    lacks is computed when it is due.  The authors' rule is `conforms`.
 
     Parameters
     ----------

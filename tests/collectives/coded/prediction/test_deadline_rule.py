@@ -100,6 +100,14 @@ def test_the_search_computes_what_simulate_does(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(paper_comparison, "N", 12)
     schedule = paper_comparison._schedule(3, 50)
     slow = GilbertElliott(0.0419, 0.15, 3, 3, jitter=0.15)
+    for s in (1, 2):
+        code = paper_comparison._Candidate("GradientCoding", {"s": s}, (s + 1) / 12)
+        found = simulate(
+            CyclicRepetition(12, s), slow, rounds=50, fixed_s=1, compute_s=6, stop="deadline"
+        )
+        seconds, waits = paper_comparison._judge(code, schedule)
+        assert seconds == pytest.approx(found.seconds / 50)
+        assert waits == found.waits > 0
     known: dict[str, type[SRSGC] | type[MSGC]] = {"SRSGC": SRSGC, "MSGC": MSGC}
     for name, B, W, lam in [("SRSGC", 1, 3, 6), ("SRSGC", 2, 3, 4), ("MSGC", 2, 3, 5)]:
         scheme = known[name](12, B, W, lam, inner=CyclicRepetition)

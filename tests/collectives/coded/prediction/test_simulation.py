@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from closeranks.collectives.coded import (
+    MSGC,
+    SRSGC,
     Backup,
     CyclicRepetition,
     FractionalRepetition,
@@ -44,6 +46,9 @@ def test_waits_count_the_rounds_that_waited_for_a_late_worker() -> None:
     assert simulate(Uncoded(2), slow, rounds=3).waits == 1
     assert simulate(Uncoded(2), slow, rounds=3, mu=0.5).waits == 2
     assert simulate(Repetition(2, 1), slow, rounds=3).waits == 0
+    # Alone in its group, the late worker is waited for.
+    for s, waits in ((0, 1), (1, 0)):
+        assert simulate(PartialRepetition(2, s), slow, rounds=3).waits == waits
 
 
 @pytest.mark.parametrize(
@@ -143,6 +148,9 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "cyclic": lambda: GradientCoding.of(CyclicRepetition(6, 2)),
     "backup": lambda: Backup(6, 2),
     "shares": lambda: UnequalShares(6, [1, 2, 1, 0.5, 1, 1]),
+    "msgc": lambda: MSGC(6, 1, 3, 2),
+    "msgc of all": lambda: MSGC(5, 2, 3, 5),
+    "srsgc": lambda: SRSGC(6, 1, 2, 2),
 }
 
 

@@ -124,8 +124,8 @@ def test_candidates_fit_what_is_allowed() -> None:
     assert "MSGC(8, 1, 2" in names(delay=1)
     assert "MSGC(8, 2" not in names(delay=1)
     assert names(memory=1) == "Uncoded(8)"
-    assert "PartialRepetition(8, 1, 8)" in names(memory=2)
-    assert "PartialRepetition(8, 3, 8)" not in names(memory=2)
+    assert "PartialRepetition(8, 1)" in names(memory=2)
+    assert "PartialRepetition(8, 3)" not in names(memory=2)
 
 
 def test_a_trace_says_how_many_micro_batches_there_are(tmp_path: Any) -> None:
