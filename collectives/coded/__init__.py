@@ -38,7 +38,6 @@ from closeranks.collectives.coded.schemes import (
     Uncoded,
     UnequalShares,
 )
-
 from closeranks.collectives.coded.stragglers import Arbitrary, Bursty, GilbertElliott, Trace
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator.membership import Membership
 
 #: Kinds of messages.
-NOTE, PREPARE, PROMISE, ACCEPT, ACCEPTED, HEARD, ALL_LEFT, FAILED = range(1, 9)
+NOTE, PREPARE, PROMISE, ACCEPT, ACCEPTED, HEARD, ALL_LEFT, FAILED, END = range(1, 10)
 #: Tag of these messages; those of gradients have higher ones.
 _TAG: Final = 1
 _HEAD: Final = 6
@@ -73,6 +73,7 @@ class CellMessages:
         self._sent: list[tuple[MPI.Request, object]] = []
         self._status = MPI.Status()
         self.sent_bytes = 0
+        self._ended, self._is_ended = set[int](), False
 
     def tell_all(self, kind: int, round_: int, numbers: tuple[int, int], data: bytes) -> None:
         """Send a message to all ranks of all other nodes.  Local."""
@@ -82,7 +83,9 @@ class CellMessages:
     def tell(
         self, rank: int, kind: int, round_: int, numbers: tuple[int, int], data: bytes
     ) -> None:
-        """Send a message to a rank of another node.  Local."""
+        """Send a message to a rank of another node, unless this one has ended.  Local."""
+        if self._is_ended and kind != FAILED:
+            return
         head = np.array([kind, round_, self._cell, self._rank, *numbers], np.int64)
         message = np.frombuffer(head.tobytes() + data, np.uint8)
         assert self.comm is not None
@@ -104,8 +107,28 @@ class CellMessages:
             message = np.empty(self._status.Get_count(MPI.BYTE), np.uint8)
             comm.Recv([message, MPI.BYTE], self._status.Get_source(), _TAG)
             numbers = message[: 8 * _HEAD].view(np.int64).tolist()
-            found.append(CellMessage._make((*numbers, message[8 * _HEAD :].tobytes())))
+            if numbers[0] == END:
+                self._ended.add(numbers[3])
+            else:
+                found.append(CellMessage._make((*numbers, message[8 * _HEAD :].tobytes())))
         return found
+
+    def end(self) -> None:
+        """Tell other nodes that no more messages come from this rank.  Local.
+
+        Where all have come before the communicator is freed, none of them can meet
+        another communicator that has the same number in the library later.
+        """
+        self.tell_all(END, 0, (0, 0), b"")
+        self._is_ended = True
+
+    def without_end(self) -> list[int]:
+        """Give the ranks of other nodes from which messages may come still.  Local."""
+        return [rank for rank in self._others if rank not in self._ended]
+
+    def has_ended(self) -> bool:
+        """Tell whether all messages have come, and those from here have been taken.  Local."""
+        return not self.without_end() and self.flush()
 
     def flush(self) -> bool:
         """Tell whether all that was sent has been taken.  Local."""

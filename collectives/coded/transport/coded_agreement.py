@@ -12,6 +12,7 @@ from closeranks.collectives.coded.codes.gradient_code import GradientCode
 from closeranks.collectives.coded.schemes.gradient_coding import GradientCoding
 from closeranks.collectives.coded.schemes.scheme import Scheme
 from closeranks.collectives.coded.schemes.uncoded import Uncoded
+from closeranks.collectives.coded.transport.recorder import Recorder
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.comms import argument
 from closeranks.errors import CodeError, Disagreement, PeerLost, UsageError
@@ -24,7 +25,9 @@ _WHERE: Final = "CodedAllreduce"
 _STEP: Final = "CodedAllreduce.step"
 
 
-def agree_on_arguments(comm: Any, scheme: object, ahead: object, max_noise: object) -> Scheme:
+def agree_on_arguments(
+    comm: Any, scheme: object, ahead: object, max_noise: object, record: object
+) -> Scheme:
     """Read the arguments; raise on all ranks what one of them cannot use.
 
     Collective.
@@ -33,7 +36,7 @@ def agree_on_arguments(comm: Any, scheme: object, ahead: object, max_noise: obje
     ----------
     comm : Communicator
         The ranks.
-    scheme, ahead, max_noise : object
+    scheme, ahead, max_noise, record : object
         As given.
 
     Returns
@@ -52,6 +55,8 @@ def agree_on_arguments(comm: Any, scheme: object, ahead: object, max_noise: obje
     found, problem = None, None
     try:
         found = _read(comm.Get_size(), scheme, ahead, max_noise)
+        if record is not None:
+            argument.instance(_WHERE, "record", record, Recorder, "give a Recorder, or None")
     except UsageError as wrong:
         problem = wrong
     said = "" if found is None else f"{described(found)}, ahead={ahead}, max_noise={max_noise}"
@@ -104,7 +109,7 @@ def _raise_unlike(comm: Communicator, where: str, said: Sequence[str]) -> None:
 
 
 def agree_on_layout(
-    comm: Communicator, layout: GradientLayout | None, error: Exception | None
+    comm: Communicator, layout: GradientLayout | None, error: BaseException | None
 ) -> GradientLayout:
     """Agree on the layout of gradients.
 
@@ -116,7 +121,7 @@ def agree_on_layout(
         The ranks.
     layout : GradientLayout or None
         Of this rank's first gradient; None if it computes nothing.
-    error : Exception or None
+    error : BaseException or None
         What has kept it from one.
 
     Returns

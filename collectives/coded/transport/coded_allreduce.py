@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from closeranks.collectives.coded.codes.gradient_code import GradientCode
+from closeranks.collectives.coded.codes.group_code import GroupCode
 from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
 from closeranks.collectives.coded.schemes.scheme import Scheme
 from closeranks.collectives.coded.transport.auto_scheme import AutoScheme
@@ -24,6 +25,7 @@ from closeranks.collectives.coded.transport.gradient_exchange import GradientExc
 from closeranks.collectives.coded.transport.gradient_layout import Flats, GradientLayout
 from closeranks.collectives.coded.transport.round_decision import RoundDecision
 from closeranks.collectives.coded.transport.round_memory import (
+    CLOSED,
     MOVED,
     STATE,
     WAITS,
@@ -107,7 +109,7 @@ class CodedAllreduce:
         record: Recorder | None = None,
         max_noise: float | None = None,
     ) -> None:
-        chosen = agree_on_arguments(comm, scheme, ahead, max_noise)
+        chosen = agree_on_arguments(comm, scheme, ahead, max_noise, record)
         self._comm, self._rank = comm, comm.Get_rank()
         self._pristine, self.scheme = chosen, chosen.copy()
         self._ahead, self._max_noise = ahead, max_noise
@@ -189,8 +191,13 @@ class CodedAllreduce:
         PeerLost, PeerLate, Revoked
             If ranks that it needs have died, raised an error, or are too late.
         """
-        given = self._read_parts(parts)
-        argument.instance(STEP, "compute_part", compute_part, Callable, "give a function")
+        self._refuse()
+        try:
+            argument.instance(STEP, "compute_part", compute_part, Callable, "give a function")
+            given = self._read_parts(parts)
+        except UsageError as error:
+            self._wait.tell_failure(error)
+            raise
         job = self.round - self._base + 1
         self._jobs[job] = Batch(compute_part, given, self.scheme.parts)
         self._last_job = job
@@ -264,15 +271,16 @@ class CodedAllreduce:
 
     def _read_parts(self, parts: int | Sequence[Any]) -> Sequence[Any]:
         """Read the micro-batches of a call."""
-        self._refuse()
-        given: Sequence[Any] = range(parts) if isinstance(parts, int | np.integer) else parts
         least = self.scheme.parts
-        if len(given) < least:
-            problem = f"{len(given)} micro-batches for {least} parts of {self._name}"
-            error = UsageError(STEP, problem, f"cut the batch into at least {least}")
-            self._wait.tell_failure(error)
-            raise error
-        return given
+        if isinstance(parts, int | np.integer):
+            parts = range(int(parts))
+        elif not (hasattr(parts, "__len__") and hasattr(parts, "__getitem__")):
+            problem = f"parts is {argument.shown(parts)}"
+            raise UsageError(STEP, problem, "give a sequence, or a number")
+        if len(parts) < least:
+            problem = f"{len(parts)} micro-batches for {least} parts of {self._name}"
+            raise UsageError(STEP, problem, f"cut the batch into at least {least}")
+        return parts
 
     @property
     def _name(self) -> str:
@@ -295,15 +303,21 @@ class CodedAllreduce:
     def _run_round(self, round_: int) -> Any:
         own = self.scheme.tasks(round_ - self._base)[self._worker]
         tasks = [task for task in own if task.job <= self._last_job]
+        before_s = self._computed_s()
         if self._vectors is None:
             self._open_vectors(tasks)
         self._enter(round_)
         self._decision.begin(round_)
         finished = self._work(round_, tasks)
+        if self._record is not None:
+            self._record.note(self._computed_s() - before_s)
+        if self._auto is not None:
+            batch = self._jobs[self._last_job]
+            self._auto.note(batch.seconds, batch.computed)
         words, memory = self._memory.words, self._memory
         if finished:
             words.store(memory.rank_word(round_, self._member, STATE), WAITS)
-            self._wait_for_decision(round_, tasks)
+            self._wait_for_decision()
         else:
             words.add(memory.abandoned(self._member), 1)
         ranks = self._decision.ranks()
@@ -322,18 +336,18 @@ class CodedAllreduce:
                 batch = self._jobs[tasks[0].job]
                 first = batch.of_part(tasks[0].parts[0])[0]
                 layout = GradientLayout.of(batch.compute_ahead(first))
-                self._check_types(layout)
-        except Exception as met:
+        except BaseException as met:  # the others would wait for this rank
             error = met
         agreed = agree_on_layout(self._comm, layout, error)
+        self._check_types(agreed)
         if self._max_noise is None:
             self._max_noise = _NOISE / _rounding(agreed)
         self._vectors = VectorMemory(self._comm, self._node, agreed, self.scheme, self._ahead + 1)
 
     def _check_types(self, layout: GradientLayout) -> None:
-        """Refuse whole numbers where a code multiplies by fractions."""
+        """Refuse whole numbers where vectors are multiplied by fractions."""
         code = getattr(self.scheme, "code", None)
-        if code is None or bool(np.all(code.matrix == code.matrix.astype(np.int64))):
+        if self.scheme.exact and (code is None or isinstance(code, GroupCode)):
             return
         if any(dtype.kind in "iu" for dtype in layout.element_types):
             problem = f"{self._name} multiplies {layout} by fractions"
@@ -341,39 +355,35 @@ class CodedAllreduce:
 
     def _enter(self, round_: int) -> None:
         """Wait until the slot of a round is open: no rank is too many rounds behind."""
-        memory = self._memory
-        load, others = (
-            memory.words.load,
-            [memory.left_by(cell) for cell in range(len(self._cells)) if cell != self._mine],
-        )
+        memory, first = self._memory, round_ - self._ahead - 1
+        load, cells = memory.words.load, range(len(self._cells))
+        others = [memory.left_by(cell) for cell in cells if cell != self._mine]
 
         def is_open() -> bool:
-            first = round_ - self._ahead - 1
             return memory.is_open(round_) and all(load(at) >= first for at in others)
 
         if not is_open():
             began = time.perf_counter()
             self._waits += 1
-            self._wait.until(is_open, lambda dead: bool(dead))
+            self._wait.until(
+                is_open, lambda dead: bool(dead),
+                late=lambda: memory.behind(first + 1) + memory.slow_elsewhere(first),
+            )  # fmt: skip
             self._waited_s += time.perf_counter() - began
+        memory.words.store(memory.entered(self._member), round_)
 
     def _work(self, round_: int, tasks: Sequence[Any]) -> bool:
         """Compute what this rank is to compute; tell whether it has come to the end."""
         assert self._vectors is not None
         layout, own = self._vectors.layout, self._vectors.own(round_)
-        jobs = {job: batch for job, batch in self._jobs.items() if tasks and job <= self._last_job}
-        before = sum(batch.seconds for batch in jobs.values())
-        if self._shared is None:
-            work = [(task, self._jobs[task.job], own[task.slot]) for task in tasks]
-            finished = compute_tasks(work, layout, self._is_over)
-        else:
-            finished = self._work_together(round_, own[0])
-        if self._record is not None:
-            self._record.note(sum(batch.seconds for batch in jobs.values()) - before)
-        if self._auto is not None:
-            batch = self._jobs[self._last_job]
-            self._auto.note(batch.seconds, batch.computed)
-        return finished
+        if self._shared is not None:
+            return self._work_together(round_, own[0])
+        work = [(task, self._jobs[task.job], own[task.slot]) for task in tasks]
+        return compute_tasks(work, layout, self._is_over)
+
+    def _computed_s(self) -> float:
+        """Give the seconds in which the jobs that are open were computed."""
+        return sum(batch.seconds for batch in self._jobs.values())
 
     def _work_together(self, round_: int, vector: Flats) -> bool:
         """Compute the own share, then wait a little, then help."""
@@ -388,6 +398,7 @@ class CodedAllreduce:
         # Helping at once costs a tenth where nobody is slow: the others end within this time.
         grace_s = batch.seconds / max(batch.computed, 1) * len(batch.of_part(0))
         if not self._wait.until(self._decision.try_to_end, self._blocks, limit_s=grace_s):
+            self._decision.resign()
             self._shared.help(batch, layout, vector, self._is_over)
         return True
 
@@ -396,12 +407,11 @@ class CodedAllreduce:
         self._wait.look()
         return self._decision.is_decided()
 
-    def _wait_for_decision(self, round_: int, tasks: Sequence[Any]) -> None:
+    def _wait_for_decision(self) -> None:
         def late() -> list[int]:
             ended = set(self._decision.waiting())
             return [rank for rank in range(self._comm.Get_size()) if rank not in ended]
 
-        del round_, tasks
         self._wait.until(self._decision.try_to_end, self._blocks, late=late)
 
     def _workers(self, ranks: frozenset[int] | Sequence[int]) -> frozenset[int]:
@@ -479,8 +489,12 @@ class CodedAllreduce:
         """Give the vectors of which the sum of a job is made."""
         if self._shared is not None:
             return self._shared_terms(self._shared, job)
-        terms = self.scheme.decode(job)
-        self._refuse_noise(terms, ranks)
+        try:
+            terms = self.scheme.decode(job)
+            self._refuse_noise(terms, ranks)
+        except CodeError:
+            self._wait.is_broken = True  # all ranks find it, late ones later: nobody is told
+            raise
         return [
             VectorTerm(
                 rank := self._rank_of[term.worker],
@@ -533,14 +547,28 @@ class CodedAllreduce:
             return
         self._last_statistics = self.statistics()
         self._is_closed = True
-        if not self._wait.is_broken:
-            self._wait.until(self._messages.flush, lambda dead: bool(dead))
-            self._comm.Barrier()
-            self._handle()
-            self._messages.close()
-        if self._vectors is not None:
-            self._vectors.close()
-        self._memory.close()
+        try:
+            if self._wait.is_current():
+                self._part()
+        except BaseException as error:
+            if not self._wait.is_broken:
+                self._wait.tell_failure(error)
+            raise
+        finally:
+            if self._vectors is not None:
+                self._vectors.close()
+            self._memory.close()
+
+    def _part(self) -> None:
+        """Wait until no rank needs this one any more, then free the messages."""
+        memory, messages = self._memory, self._messages
+        memory.close_rank(self._member)
+        messages.end()
+        self._wait.until(
+            lambda: memory.has_closed() and messages.has_ended(), lambda dead: bool(dead),
+            late=lambda: memory.behind(CLOSED) + messages.without_end(),
+        )  # fmt: skip
+        messages.close()
 
     def __enter__(self) -> Self:
         return self

@@ -196,6 +196,12 @@ def weighted_sum(out: Flats, terms: Sequence[tuple[Flats, float]]) -> None:
             np.copyto(target, total, casting="unsafe")
 
 
+def copied(gradient: object) -> list[NDArray[Any]] | NDArray[Any]:
+    """Copy the arrays of a gradient.  Local."""
+    arrays = [array.copy() for array in _arrays(gradient)]
+    return arrays[0] if isinstance(gradient, np.ndarray) else arrays
+
+
 def _arrays(gradient: object) -> list[NDArray[Any]]:
     """Give the arrays of a gradient."""
     if isinstance(gradient, np.ndarray):

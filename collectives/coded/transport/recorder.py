@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -96,11 +97,12 @@ class Recorder:
         else:
             self._comm = comm.Dup()
         hosts = self._comm.gather(MPI.Get_processor_name(), 0)
-        self._writer, problem = None, None
+        self._writer: TraceWriter | None = None
+        problem: Exception | None = None
         if self._comm.rank == 0:
             try:
                 self._writer = TraceWriter(path, self._comm.size, micro=micro, hosts=hosts or ())
-            except UsageError as error:
+            except Exception as error:  # the other ranks wait
                 problem = error
         problem = self._comm.bcast(problem, 0)
         if problem is not None:
@@ -111,7 +113,7 @@ class Recorder:
         self._rows: Seconds = np.zeros((BLOCK, 2))
         self._sent: deque[tuple[MPI.Request, Seconds]] = deque()
         self._come: list[list[Seconds]] = [[] for _ in range(self._comm.size)]
-        self._is_closed = False
+        self._is_closed, self._last = False, 0
 
     def compute(self) -> _Computing:
         """Give a context manager: what a rank computes in a round.  Local."""
@@ -126,11 +128,14 @@ class Recorder:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it; after an exception no rank is waited for."""
+        """Close it; after an exception no rank is waited for, nor waits for this one."""
         del error, traceback
         if kind is None:
             self.close()
-        self._is_closed = True
+        elif not self._is_closed:
+            self._is_closed = True
+            with suppress(MPI.Exception, UsageError):  # the program's error is to be seen
+                self._send(_TAG_LAST)
 
     def note(self, seconds: float) -> None:
         """Note a round that ends now, in which this rank has computed so long.
@@ -185,9 +190,6 @@ class Recorder:
         self._come[source].append(rows)
         self._last += found == _TAG_LAST
         return True
-
-    #: Ranks of which rank 0 has the last block.
-    _last = 0
 
     def _write(self) -> None:
         """Write the rounds of which the times of all ranks are there."""

@@ -30,6 +30,7 @@ from closeranks.collectives.coded.transport.round_memory import (
     LOCK,
     PROMISED,
     STATE,
+    TOLD,
     WAITS,
 )
 from closeranks.comms.wait import wait
@@ -89,7 +90,7 @@ class RoundDecision:
     def _begin_proposals(self) -> None:
         self._proposer = Proposer(self._mine, len(self._cells))
         self._told: bytes | None = None
-        self._told_count, self._propose_at_s = 0, 0.0
+        self._propose_at_s = 0.0
 
     def begin(self, round_: int) -> None:
         """Begin a round.  Local."""
@@ -127,9 +128,22 @@ class RoundDecision:
             self._decide(self._member)
         return self.is_decided()
 
+    def resign(self) -> None:
+        """Let another rank of this node be its agent: this one computes again.  Local."""
+        if len(self._cells) > 1:
+            self._words.swap_if(self._memory.word(self._round, AGENT), self._member + 1, 0)
+            self._told = None
+
     def waiting(self) -> list[int]:
-        """Give the ranks of this node that have ended their work and wait.  Local."""
-        found: list[int] = np.flatnonzero(self._waiting()).tolist()
+        """Give the ranks that have ended their work and wait, as far as known here.
+
+        Local.
+        """
+        flags = self._waiting()
+        for cell in range(len(self._cells)):
+            if cell != self._mine:
+                flags |= self._memory.note(self._round, cell)[1]
+        found: list[int] = np.flatnonzero(flags).tolist()
         return found
 
     def _waiting(self) -> Flags:
@@ -159,8 +173,9 @@ class RoundDecision:
             return
         said = flags.tobytes() + bytes([complete])
         if said != self._told:
-            self._told, self._told_count = said, self._told_count + 1
-            numbers = (self._told_count, int(complete))
+            self._told = said
+            number = self._words.add(self._memory.word(self._round, TOLD), 1) + 1
+            numbers = (number, int(complete))
             self._messages.tell_all(kinds.NOTE, self._round, numbers, flags.tobytes())
             if not self._propose_at_s:
                 self._propose_at_s = time.monotonic() + self._mine * _TURN_S

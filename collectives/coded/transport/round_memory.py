@@ -7,12 +7,13 @@ node.
 
 Each word has lines of its own, since ranks that wait look at it all the time::
 
-    slot:   OPEN LOCK DECIDED MOVED ADDED LEFT AGENT PROMISED ACCEPTED
+    slot:   OPEN LOCK DECIDED MOVED ADDED LEFT AGENT TOLD PROMISED ACCEPTED
             STATE, DONE, TAKEN, HOLDS of each rank of the node
             records: flags of all ranks, as ranks of the node propose them,
                      as they were accepted, and as heard from elsewhere
             notes:   number, completeness and flags, by node
-    head:   ABANDONED of each rank of the node; LEFT_BY of each node; FAILED
+    head:   ABANDONED and ENTERED of each rank of the node; LEFT_BY of each node;
+            FAILED, and why
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Words of a slot.
-OPEN, LOCK, DECIDED, MOVED, ADDED, LEFT, AGENT, PROMISED, ACCEPTED = range(9)
-_SLOT_WORDS: Final = 9
+OPEN, LOCK, DECIDED, MOVED, ADDED, LEFT, AGENT, TOLD, PROMISED, ACCEPTED = range(10)
+_SLOT_WORDS: Final = 10
 #: Words of a rank in a slot.
 STATE, DONE, TAKEN, HOLDS = range(4)
 _RANK_WORDS: Final = 4
@@ -41,7 +42,9 @@ COMPUTES, WAITS, HELPS = range(3)
 #: Bytes between words: two lines, since processors fetch lines in pairs.
 _APART: Final = 128
 #: Bytes that tell why a rank cannot go on.
-WORDS_BYTES: Final = 512
+WORDS_BYTES: Final = 2048
+#: The round that a rank is in which has closed.
+CLOSED: Final = 1 << 62
 
 
 class RoundMemory:
@@ -70,11 +73,12 @@ class RoundMemory:
         self, node: MPI.Intracomm, cells: Sequence[tuple[int, ...]], mine: int, slots: int
     ) -> None:
         self.words = NodeWords()
-        self._cells, self._slots = cells, slots
+        self._cells, self._mine, self._slots = cells, mine, slots
         self._members, self._size = len(cells[mine]), sum(map(len, cells))
         padded = -(-self._size // _APART) * _APART
         self._flag_bytes = padded
-        head = (self._members + len(cells) + 1) * _APART + WORDS_BYTES
+        self._tail = (2 * self._members + len(cells)) * _APART
+        head = self._tail + _APART + WORDS_BYTES
         self._head = -(-head // _APART) * _APART
         self._records = (_SLOT_WORDS + _RANK_WORDS * self._members) * _APART
         self._notes = self._records + (self._members + 2) * padded
@@ -103,19 +107,26 @@ class RoundMemory:
         """Give the address of the number of rounds that a rank has given up."""
         return self._address + member * _APART
 
+    def entered(self, member: int) -> int:
+        """Give the address of the round that a rank has entered last."""
+        return self._address + (self._members + member) * _APART
+
     def left_by(self, cell: int) -> int:
         """Give the address of the last round that all ranks of a node have left."""
-        return self._address + (self._members + cell) * _APART
+        return self._address + (2 * self._members + cell) * _APART
 
     @property
     def failed(self) -> int:
-        """Address of the word that names a rank that cannot go on, plus 1."""
-        return self._address + (self._members + len(self._cells)) * _APART
+        """Address of the word that names a rank that cannot go on, plus 1.
+
+        It is negative while that rank writes why.
+        """
+        return self._address + self._tail
 
     @property
     def failure_words(self) -> NDArray[np.uint8]:
         """Bytes that tell why it cannot."""
-        start = (self._members + len(self._cells) + 1) * _APART
+        start = self._tail + _APART
         return self._bytes[start : start + WORDS_BYTES]
 
     def record(self, round_: int, index: int) -> NDArray[np.uint8]:
@@ -175,6 +186,27 @@ class RoundMemory:
         start = self._slot(round_)
         self._bytes[start + (LOCK + 1) * _APART : start + self._slot_bytes] = 0
         self.words.store(self.word(round_, OPEN), round_ + self._slots)
+
+    def close_rank(self, member: int) -> None:
+        """Note that a rank of this node takes part in no round any more.  Local."""
+        self.words.store(self.entered(member), CLOSED)
+
+    def has_closed(self) -> bool:
+        """Tell whether no rank of this node takes part in rounds any more.  Local."""
+        return not self.behind(CLOSED)
+
+    def behind(self, round_: int) -> list[int]:
+        """Give the ranks of this node that have not entered a round.  Local."""
+        load, here = self.words.load, self._cells[self._mine]
+        return [rank for member, rank in enumerate(here) if load(self.entered(member)) < round_]
+
+    def slow_elsewhere(self, round_: int) -> list[int]:
+        """Give the ranks of other nodes that have not all left a round.  Local."""
+        load, found = self.words.load, list[int]()
+        for cell, ranks in enumerate(self._cells):
+            if cell != self._mine and load(self.left_by(cell)) < round_:
+                found.extend(ranks)
+        return found
 
     def is_open(self, round_: int) -> bool:
         """Tell whether ranks of this node may enter a round.  Local."""

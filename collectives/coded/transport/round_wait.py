@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,9 @@ STEP: Final = "CodedAllreduce.step"
 _REMEDY: Final = "make a CodedAllreduce of the ranks that are there now"
 #: Between two questions who has died, seconds.
 _LOOK_S: Final = 0.02
+#: Before the words of a rank that has waited too long for others, and how many it names.
+_LATE: Final = b"\1"
+_MOST_LATE: Final = 256
 
 #: Whether a round cannot go on without some ranks, which have died.
 Blocks = Callable[[frozenset[int]], bool]
@@ -71,6 +75,11 @@ class RoundWait:
         if self.is_broken:
             raise Revoked(STEP, (), "a rank has given up a round", _REMEDY, for_good=True)
         self._membership.service.guard.refuse(STEP)
+
+    def is_current(self) -> bool:
+        """Tell whether the ranks are those that it was made for, and go on.  Local."""
+        world = self._membership.family.world
+        return not self.is_broken and world is self._world and not world.revoked
 
     def look(self) -> None:
         """Receive messages, and raise what keeps the round from its end.  Local."""
@@ -126,7 +135,7 @@ class RoundWait:
         except MPI.Exception as error:
             self.is_broken = True
             raise self._explained(error) from error
-        except (PeerLost, Revoked):
+        except (PeerLost, PeerLate, Revoked):
             self.is_broken = True
             raise
         if limit_s is not None:
@@ -144,10 +153,9 @@ class RoundWait:
     def _abort(self, blocks: Blocks | None) -> None:
         """Raise what has ended the round for others, or for all."""
         failed = self._memory.words.load(self._memory.failed)
-        if failed:
+        if failed > 0:
             self.is_broken = True
-            told = self._memory.failure_words.tobytes().rstrip(b"\0").decode(errors="replace")
-            raise PeerLost(STEP, [failed - 1], cause=told)
+            raise _understood(failed - 1, self._memory.failure_words.tobytes().rstrip(b"\0"))
         self._world.check(STEP)
         if self._membership.opened is not None:
             self._membership.opened.check(STEP)
@@ -172,7 +180,7 @@ class RoundWait:
             Why.
         """
         self.is_broken = True
-        words = f"{type(error).__name__}: {error}".encode()[:WORDS_BYTES]
+        words = _words_of(error)
         self.note_failure(self._membership.comm.Get_rank(), words)
         try:
             self._messages.tell_all(FAILED, 0, (0, 0), words)
@@ -182,6 +190,22 @@ class RoundWait:
     def note_failure(self, rank: int, words: bytes) -> None:
         """Let the ranks of this node know of a rank that cannot go on.  Local."""
         memory = self._memory
-        if not memory.words.load(memory.failed):
+        if memory.words.swap_if(memory.failed, 0, -1) == 0:  # the first one counts
             memory.failure_words[: len(words)] = np.frombuffer(words, np.uint8)
-            memory.words.swap_if(memory.failed, 0, rank + 1)
+            memory.words.store(memory.failed, rank + 1)
+
+
+def _words_of(error: BaseException) -> bytes:
+    """Say why a rank cannot go on; who is late is said to all in full."""
+    if type(error) is PeerLate:
+        late = {"ranks": error.ranks[:_MOST_LATE], "waited_s": error.waited_s}
+        return _LATE + json.dumps({**late, "limit_s": error.limit_s}).encode()
+    text = f"{type(error).__name__}: {error}".encode(errors="replace")
+    return text[:WORDS_BYTES].replace(b"\0", b" ")
+
+
+def _understood(rank: int, words: bytes) -> PeerLost | PeerLate:
+    """Give the error that a rank raises which has heard of another one's."""
+    if words.startswith(_LATE):
+        return PeerLate(STEP, **json.loads(words[len(_LATE) :]))
+    return PeerLost(STEP, [rank], cause=words.decode(errors="replace"))

@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from closeranks.collectives.coded.schemes.work_sharing import next_micro_batch
+from closeranks.collectives.coded.transport.gradient_layout import copied
 from closeranks.collectives.coded.transport.round_memory import (
     ADDED,
     DONE,
@@ -71,8 +74,8 @@ class Batch:
         return found
 
     def compute_ahead(self, number: int) -> Any:
-        """Compute the gradient of a micro-batch, and keep it for its turn."""
-        found = self.gradient(number)
+        """Compute the gradient of a micro-batch, and keep a copy of it for its turn."""
+        found = copied(self.gradient(number))
         self._kept[number] = found
         return found
 
@@ -156,6 +159,7 @@ class SharedWork:
         self._member = group[self._me][1]
         self._round = 0
         self._has_any = False
+        self._scratch: Flats = []
 
     def begin(self, round_: int) -> None:
         """Begin a round.  Local."""
@@ -206,7 +210,7 @@ class SharedWork:
             chosen = next_micro_batch(self._me, *self._bits(), self._micro, helps=False)
             if chosen is None:
                 return True
-            self._compute(chosen, batch, layout, vector)
+            self._compute(chosen, batch, layout, vector, is_over)
 
     def help(
         self, batch: Batch, layout: GradientLayout, vector: Flats, is_over: Callable[[], bool]
@@ -227,7 +231,7 @@ class SharedWork:
             was_taken = self._words.set_bits(at, 1 << number) >> number & 1
             if was_taken and not taken[member] >> number & 1:
                 continue  # another helper was faster
-            self._compute(chosen, batch, layout, vector)
+            self._compute(chosen, batch, layout, vector, is_over)
         self._words.store(state, WAITS)
 
     def _bits(self) -> tuple[list[int], list[int]]:
@@ -240,17 +244,48 @@ class SharedWork:
         return done, taken
 
     def _compute(
-        self, chosen: tuple[int, int], batch: Batch, layout: GradientLayout, vector: Flats
+        self,
+        chosen: tuple[int, int],
+        batch: Batch,
+        layout: GradientLayout,
+        vector: Flats,
+        is_over: Callable[[], bool],
     ) -> None:
         """Compute a micro-batch of the scheme, claim it and add it."""
         owner, number = chosen
         worker, member = self._group[owner]
-        gradients = [batch.gradient(one) for one in batch.of_part(worker * self._micro + number)]
+        units = batch.of_part(worker * self._micro + number)
+        sums = None
+        if len(units) == 1:
+            gradient = batch.gradient(units[0])
+        else:
+            sums = self._sum(units, batch, layout, is_over)
+            if sums is None:
+                return
         at = self._memory.rank_word(self._round, member, DONE)
         if self._words.set_bits(at, 1 << number) >> number & 1:
             return  # another rank was faster
-        for gradient in gradients:
+        if sums is None:
             layout.add(vector, gradient, 1.0, is_first=not self._has_any)
-            self._has_any = True
+        else:
+            for target, added in zip(vector, sums, strict=True):
+                np.copyto(target, target + added if self._has_any else added)
+        self._has_any = True
         self._words.store(self._memory.rank_word(self._round, self._member, HOLDS), 1)
         self._words.add(self._memory.word(self._round, ADDED), 1)
+
+    def _sum(
+        self, units: range, batch: Batch, layout: GradientLayout, is_over: Callable[[], bool]
+    ) -> Flats | None:
+        """Add the gradients of one micro-batch of the scheme, apart from the vector.
+
+        Each is added before the next one is computed, which may be in the same array.
+        Gives None if the round was decided meanwhile.
+        """
+        if not self._scratch:
+            self._scratch = layout.flats(np.empty(layout.nbytes, np.uint8))
+        for which, unit in enumerate(units):
+            if which and is_over():
+                return None
+            layout.add(self._scratch, batch.gradient(unit), 1.0, is_first=which == 0)
+        return self._scratch
