@@ -23,7 +23,9 @@ _WHERE: Final = "CodedAllreduce"
 _STEP: Final = "CodedAllreduce.step"
 
 
-def agree_on_arguments(comm: Any, scheme: object, ahead: object, max_noise: object) -> Scheme:
+def agree_on_arguments(
+    comm: Any, scheme: object, ahead: object, max_noise: object, *, anew: bool = False
+) -> Scheme:
     """Read the arguments; raise on all ranks what one of them cannot use.
 
     Collective.
@@ -34,6 +36,9 @@ def agree_on_arguments(comm: Any, scheme: object, ahead: object, max_noise: obje
         The ranks.
     scheme, ahead, max_noise : object
         As given.
+    anew : bool
+        Whether the ranks are others than those that the scheme was made for: then
+        it is made anew.
 
     Returns
     -------
@@ -50,6 +55,9 @@ def agree_on_arguments(comm: Any, scheme: object, ahead: object, max_noise: obje
         raise UsageError(_WHERE, "comm is MPI.COMM_NULL", "give a communicator")
     found, problem = None, None
     try:
+        if anew:
+            assert isinstance(scheme, Scheme)
+            scheme = scheme.for_workers(comm.Get_size())
         found = _read(comm.Get_size(), scheme, ahead, max_noise)
     except UsageError as wrong:
         problem = wrong
