@@ -56,6 +56,10 @@ class CyclicRepetition(GradientCode):
         self.seed = argument.whole("CyclicRepetition", "seed", seed)
         super().__init__(_random_rows(n, self.s, self.seed), exact=True)
 
+    def for_workers(self, n: int) -> CyclicRepetition:
+        """Give the code for another number of workers, of the same seed."""
+        return CyclicRepetition(n, min(self.s, n - 1), self.seed)
+
     def _has_sum(self, finished: frozenset[int]) -> bool:
         return len(finished) >= self.n - self.s
 
@@ -113,6 +117,10 @@ class CyclicMDS(GradientCode):
         row[: self.s + 1] = np.cumprod(np.concatenate([[1.0], quotients]))
         row /= row.sum()
         super().__init__(np.stack([np.roll(row, i) for i in range(n)]), exact=True)
+
+    def for_workers(self, n: int) -> CyclicMDS:
+        """Give the code for another number of workers, if there is a real one."""
+        return CyclicMDS(n, self.s)
 
     def _has_sum(self, finished: frozenset[int]) -> bool:
         return has_flat_weights(self.n, (self.n - self.s - 1) // 2, finished)

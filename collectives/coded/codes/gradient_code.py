@@ -19,7 +19,7 @@ from closeranks.collectives.coded.codes.code_placement import (
 )
 from closeranks.collectives.coded.codes.worker_set import WorkerSet, numbered, workers_of
 from closeranks.comms.topology import Topology
-from closeranks.errors import CodeError
+from closeranks.errors import CodeError, UsageError
 
 #: Sets of workers of which the weights are kept; the one used longest ago goes first.
 MOST_SETS: Final = 256
@@ -68,6 +68,27 @@ class GradientCode(ABC):
         names = [name for name in signature(type(self)).parameters if hasattr(self, name)]
         given = ", ".join(f"{name}={getattr(self, name)}" for name in names)
         return f"{type(self).__name__}({given})"
+
+    def for_workers(self, n: int) -> GradientCode:
+        """Give a code of this kind for another number of workers.
+
+        Parameters
+        ----------
+        n : int
+            Workers.
+
+        Returns
+        -------
+        GradientCode
+            With the parameters of this one, lowered where n is too small for them.
+
+        Raises
+        ------
+        UsageError
+            If this kind of code has none.
+        """
+        problem = f"no {type(self).__name__} of {self.n} workers follows for {n}"
+        raise UsageError("for_workers", problem, "make a new code")
 
     def assignment(self, worker: int) -> tuple[int, ...]:
         """Give the parts that a worker computes, ascending."""

@@ -38,6 +38,10 @@ class Repetition(GroupCode):
         g = n // (self.s + 1)
         super().__init__([i * g // n for i in range(n)], [[group] for group in range(g)])
 
+    def for_workers(self, n: int) -> Repetition:
+        """Give the code for another number of workers, in groups of n at most."""
+        return Repetition(n, min(self.s, n - 1))
+
 
 class FractionalRepetition(GroupCode):
     """Fractional repetition: ``s + 1`` blocks of workers, each with the whole batch.
@@ -72,3 +76,7 @@ class FractionalRepetition(GroupCode):
         size = n // copies
         parts = [range(p * copies, (p + 1) * copies) for p in range(size)]
         super().__init__([i % size for i in range(n)], parts)
+
+    def for_workers(self, n: int) -> FractionalRepetition:
+        """Give the code for another number of workers, if s + 1 divides it."""
+        return FractionalRepetition(n, self.s)

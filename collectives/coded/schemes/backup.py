@@ -37,6 +37,10 @@ class Backup(OneTask):
         self.s = argument.whole("Backup", "s", s, below=n)
         self._use([((worker,), (1.0,)) for worker in range(n)], n)
 
+    def for_workers(self, n: int) -> Backup:
+        """Give the scheme for another number of workers; one always counts."""
+        return Backup(n, min(self.s, n - 1))
+
     def _weights(self, finished: frozenset[int]) -> Sequence[float] | None:
         return [self.n / len(finished)] * self.n if self._enough(finished) else None
 

@@ -64,6 +64,10 @@ class GradientCoding(OneTask):
         made._take(code)
         return made
 
+    def for_workers(self, n: int) -> GradientCoding:
+        """Give the scheme of the code for another number of workers."""
+        return GradientCoding.of(self.code.for_workers(n))
+
     def _take(self, code: GradientCode) -> None:
         self.code, self.exact = code, code.exact
         rows = [

@@ -101,6 +101,11 @@ class MSGC(Sequential[_Job]):
         self._set_parts()
         self.load = (self.W - 1 + self.B) * self._size / self.parts
 
+    def for_workers(self, n: int) -> MSGC:
+        """Give the scheme for another number of workers; no job is open."""
+        inner = Repetition if self.code is None else type(self.code)
+        return MSGC(n, self.B, self.W, min(self.lam, n), inner)
+
     def _set_parts(self) -> None:
         """Give numbers to the parts: the chunks of each worker, then the groups."""
         code, chunks = self.code, self.n * self._chunks

@@ -68,6 +68,10 @@ class PartialRepetition(Scheme):
         self._told: dict[int, int] = {}
         self._decoded: set[int] = set()
 
+    def for_workers(self, n: int) -> PartialRepetition:
+        """Give the scheme for another number of workers, with groups of n at most."""
+        return PartialRepetition(n, min(self.s, n - 1), self.micro)
+
     def group_of(self, worker: int) -> int:
         """Give the number of the group of a worker."""
         return self._group_of[argument.whole("group_of", "worker", worker, below=self.n)]

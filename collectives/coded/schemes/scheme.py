@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from closeranks.collectives.coded.schemes.task import CodedTask, SumTerm
+from closeranks.errors import UsageError
 
 _SchemeT = TypeVar("_SchemeT", bound="Scheme")
 
@@ -151,6 +152,27 @@ class Scheme(ABC):
 
         A job that was decoded is forgotten by itself, once its rounds are over.
         """
+
+    def for_workers(self: _SchemeT, n: int) -> _SchemeT:
+        """Give a new scheme of this kind for another number of workers.
+
+        Parameters
+        ----------
+        n : int
+            Workers.
+
+        Returns
+        -------
+        Scheme
+            With the parameters of this one, lowered where n is too small for them.
+
+        Raises
+        ------
+        UsageError
+            If this kind of scheme has none.
+        """
+        problem = f"no {type(self).__name__} of {self.n} workers follows for {n}"
+        raise UsageError("for_workers", problem, "make a new scheme")
 
     def copy(self: _SchemeT) -> _SchemeT:
         """Give a scheme with the same state, which then goes its own way."""

@@ -80,6 +80,10 @@ class SRSGC(Sequential[_Job]):
         self._most_repeaters = self._most()
         self._repeaters: list[int] = []
 
+    def for_workers(self, n: int) -> SRSGC:
+        """Give the scheme for another number of workers; no job is open."""
+        return SRSGC(n, self.B, self.W, min(self.lam, n), type(self.code))
+
     def _most(self) -> int:
         """Give how many workers repeat at most in a round under the model."""
         if not isinstance(self.code, GroupCode):

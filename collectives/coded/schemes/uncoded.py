@@ -26,6 +26,10 @@ class Uncoded(OneTask):
         n = argument.whole("Uncoded", "n", n, least=1)
         self._use([((worker,), (1.0,)) for worker in range(n)], n)
 
+    def for_workers(self, n: int) -> Uncoded:
+        """Give the scheme for another number of workers."""
+        return Uncoded(n)
+
     def conforms(self, round: int, stragglers: Collection[int]) -> bool:  # noqa: ARG002
         """Tell whether a round may end without some workers: only without none."""
         return not stragglers

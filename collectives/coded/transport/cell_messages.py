@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from closeranks.collectives.engine.error_translation import keep_left
+from closeranks.comms.mpi import deferred_free
+from closeranks.comms.wait import wait
+
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.communicator.membership import Membership
@@ -66,7 +70,13 @@ class CellMessages:
         self.comm: MPI.Intracomm | None = None
         if others:
             made, request = comm.start_plain()
-            request.Wait()
+            world = self._membership.family.world
+
+            def abort() -> None:
+                world.look()
+                world.check("CodedAllreduce")
+
+            wait(request.Test, abort=abort)
             made.Set_errhandler(MPI.ERRORS_RETURN)
             comm.Barrier()  # where a rank has none, it could not be revoked there
             self.comm = made
@@ -136,7 +146,18 @@ class CellMessages:
         return not self._sent
 
     def close(self) -> None:
-        """Free the communicator.  Collective."""
+        """Free the communicator.  Collective, when all messages have been taken."""
         comm, self.comm = self.comm, None
         if comm is not None:
             comm.Free()
+
+    def abandon(self) -> None:
+        """Let go of a communicator of which ranks have given up.  Local, harmless twice.
+
+        It is not freed: the library may still write to what its messages use.
+        """
+        keep_left(*self._sent)
+        self._sent.clear()
+        comm, self.comm = self.comm, None
+        if comm is not None:
+            deferred_free.defer(comm)

@@ -26,7 +26,13 @@ _STEP: Final = "CodedAllreduce.step"
 
 
 def agree_on_arguments(
-    comm: Any, scheme: object, ahead: object, max_noise: object, record: object
+    comm: Any,
+    scheme: object,
+    ahead: object,
+    max_noise: object,
+    record: object,
+    *,
+    anew: bool = False,
 ) -> Scheme:
     """Read the arguments; raise on all ranks what one of them cannot use.
 
@@ -38,6 +44,9 @@ def agree_on_arguments(
         The ranks.
     scheme, ahead, max_noise, record : object
         As given.
+    anew : bool
+        Whether the ranks are others than those that the scheme was made for: then
+        it is made anew.
 
     Returns
     -------
@@ -54,6 +63,9 @@ def agree_on_arguments(
         raise UsageError(_WHERE, "comm is MPI.COMM_NULL", "give a communicator")
     found, problem = None, None
     try:
+        if anew:
+            assert isinstance(scheme, Scheme)
+            scheme = scheme.for_workers(comm.Get_size())
         found = _read(comm.Get_size(), scheme, ahead, max_noise)
         if record is not None:
             argument.instance(_WHERE, "record", record, Recorder, "give a Recorder, or None")

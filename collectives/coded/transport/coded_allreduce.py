@@ -26,7 +26,6 @@ from closeranks.collectives.coded.transport.gradient_layout import Flats, Gradie
 from closeranks.collectives.coded.transport.round_decision import RoundDecision
 from closeranks.collectives.coded.transport.round_memory import (
     CLOSED,
-    MOVED,
     STATE,
     WAITS,
     RoundMemory,
@@ -35,7 +34,7 @@ from closeranks.collectives.coded.transport.round_wait import STEP, RoundWait
 from closeranks.collectives.coded.transport.round_work import Batch, SharedWork, compute_tasks
 from closeranks.collectives.coded.transport.vector_memory import VectorMemory
 from closeranks.comms import argument
-from closeranks.errors import CodeError, UsageError
+from closeranks.errors import CodeError, Revoked, UsageError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -109,13 +108,18 @@ class CodedAllreduce:
         record: Recorder | None = None,
         max_noise: float | None = None,
     ) -> None:
-        chosen = agree_on_arguments(comm, scheme, ahead, max_noise, record)
-        self._comm, self._rank = comm, comm.Get_rank()
+        self._first = agree_on_arguments(comm, scheme, ahead, max_noise, record)
+        self._comm, self._ahead, self._given_noise = comm, ahead, max_noise
+        self._record, self._is_closed = record, False
+        self._chooses = isinstance(scheme, str)
+        self._open(self._first)
+
+    def _open(self, chosen: Scheme) -> None:
+        """Begin with the ranks that are there; collective."""
+        comm, ahead = self._comm, self._ahead
+        self._rank, self._max_noise = comm.Get_rank(), self._given_noise
         self._pristine, self.scheme = chosen, chosen.copy()
-        self._ahead, self._max_noise = ahead, max_noise
-        self._record = record
         self.round, self._base = 0, 0
-        self._is_closed, self._last_statistics = False, dict[str, Any]()
         membership = comm.membership
         with membership.together("CodedAllreduce"):
             node = membership.world.node
@@ -133,6 +137,7 @@ class CodedAllreduce:
         self._decision = RoundDecision(
             self._memory, self._messages, self._cells, self._mine, self._member,
             may_end=self._may_end, is_complete=self._is_complete,
+            dead=lambda: self._wait.dead, wait_locked=self._wait.wait_locked,
         )  # fmt: skip
         self._exchange = GradientExchange(
             self._memory, self._messages, self._cells, self._mine, self._rank
@@ -141,10 +146,32 @@ class CodedAllreduce:
         self._jobs: dict[int, Batch] = {}
         self._last_job = 0
         self._shared = self._shared_work()
-        self._auto = AutoScheme(comm) if isinstance(scheme, str) else None
+        self._auto = AutoScheme(comm) if self._chooses else None
         size = comm.Get_size()
         self._late = np.zeros(size, np.int64)
         self._waits, self._waited_s = 0, 0.0
+        self._last_statistics: dict[str, Any] | None = None  # as long as it is open
+
+    def _reopen(self) -> None:
+        """Begin anew with the ranks that a recovery has left or brought; collective.
+
+        Newcomers make a `CodedAllreduce` meanwhile: the ranks do the same calls.
+        """
+        self._release()
+        self._record = None  # its file is for the ranks that were
+        chosen = agree_on_arguments(
+            self._comm, self._first, self._ahead, self._given_noise, None, anew=True
+        )
+        self._open(chosen)
+
+    def _release(self) -> None:
+        """Let go of memory and messages.  Local, harmless twice."""
+        if self._last_statistics is None:
+            self._last_statistics = self.statistics()
+        self._messages.abandon()
+        if self._vectors is not None:
+            self._vectors.close()
+        self._memory.close()
 
     def _shared_work(self) -> SharedWork | None:
         """Give the work in groups that help each other, if the scheme has it."""
@@ -157,7 +184,11 @@ class CodedAllreduce:
             for worker in scheme.groups[scheme.group_of(self._worker)]
             if self._rank_of[worker] in here
         ]
-        return SharedWork(self._memory, scheme, self._worker, group, len(here))
+        groups = [
+            [here.index(self._rank_of[worker]) for worker in some if self._rank_of[worker] in here]
+            for some in scheme.groups
+        ]
+        return SharedWork(self._memory, scheme, self._worker, group, groups)
 
     def step(self, compute_part: Callable[[Any], Any], parts: int | Sequence[Any]) -> Any:
         """Give the sum of the gradients of some micro-batches.
@@ -192,6 +223,8 @@ class CodedAllreduce:
             If ranks that it needs have died, raised an error, or are too late.
         """
         self._refuse()
+        if self._wait.is_outlived:
+            self._reopen()
         try:
             argument.instance(STEP, "compute_part", compute_part, Callable, "give a function")
             given = self._read_parts(parts)
@@ -230,6 +263,11 @@ class CodedAllreduce:
             for a scheme without delay.
         """
         self._refuse()
+        if self._wait.is_outlived:
+            if self._last_job and self.scheme.delay:
+                problem = "jobs that were under way are lost in a recovery"
+                raise Revoked(STEP, (), problem, "flush in each attempt", for_good=True)
+            return []
         found = []
         if self._last_job:
             sums = []
@@ -254,7 +292,7 @@ class CodedAllreduce:
             other nodes by this rank; ``waits`` and ``wait_s`` for ranks more
             than ``ahead`` rounds behind.
         """
-        if self._is_closed:
+        if self._last_statistics is not None:
             return dict(self._last_statistics)
         abandoned = np.full(len(self._late), -1, np.int64)
         for member, rank in enumerate(self._cells[self._mine]):
@@ -322,9 +360,10 @@ class CodedAllreduce:
             words.add(memory.abandoned(self._member), 1)
         ranks = self._decision.ranks()
         self._deliver(round_, ranks)
-        result = self._move(round_, ranks)
-        if memory.leave(round_):
-            self._decision.clear(round_)
+        with self._wait.explaining():
+            result = self._move(round_, ranks)
+            if memory.leave(round_):
+                self._decision.clear(round_)
         self.round = round_
         return result
 
@@ -366,7 +405,7 @@ class CodedAllreduce:
             began = time.perf_counter()
             self._waits += 1
             self._wait.until(
-                is_open, lambda dead: bool(dead),
+                is_open, bool,
                 late=lambda: memory.behind(first + 1) + memory.slow_elsewhere(first),
             )  # fmt: skip
             self._waited_s += time.perf_counter() - began
@@ -448,7 +487,7 @@ class CodedAllreduce:
         if self._shared is not None:
             here = self._cells[self._mine]
             return self._shared.is_blocked([here.index(rank) for rank in living])
-        return not self._may_end(frozenset(living))
+        return not self._may_end(frozenset(living))  # of those that died nothing counts
 
     def _deliver(self, round_: int, ranks: Sequence[int]) -> None:
         """Tell the scheme who counts in a round."""
@@ -473,14 +512,11 @@ class CodedAllreduce:
         assert self._vectors is not None
         terms = self._terms(job, ranks)
         result = self._vectors.result(round_)
-        load, moved = self._memory.words.load, self._memory.word(round_, MOVED)
-
-        def blocks(dead: frozenset[int]) -> bool:
-            return bool(dead.intersection(ranks)) and load(moved) < len(ranks)
-
         self._exchange.exchange(
             round_, ranks, terms, result, self._vectors.layout,
-            lambda ready: self._wait.until(ready, blocks),
+            lambda ready: self._wait.until(
+                ready, lambda dead: self._exchange.lacks(round_, ranks, dead)
+            ),
         )  # fmt: skip
         self._jobs.pop(job, None)
         return self._vectors.layout.unpack(result)
@@ -555,9 +591,7 @@ class CodedAllreduce:
                 self._wait.tell_failure(error)
             raise
         finally:
-            if self._vectors is not None:
-                self._vectors.close()
-            self._memory.close()
+            self._release()
 
     def _part(self) -> None:
         """Wait until no rank needs this one any more, then free the messages."""
@@ -565,7 +599,7 @@ class CodedAllreduce:
         memory.close_rank(self._member)
         messages.end()
         self._wait.until(
-            lambda: memory.has_closed() and messages.has_ended(), lambda dead: bool(dead),
+            lambda: memory.has_closed() and messages.has_ended(), bool,
             late=lambda: memory.behind(CLOSED) + messages.without_end(),
         )  # fmt: skip
         messages.close()
@@ -584,9 +618,10 @@ class CodedAllreduce:
         if kind is None:
             self.close()
         elif not self._is_closed and error is not None:
-            self._last_statistics = self.statistics()
             self._is_closed = True
-            self._wait.tell_failure(error)
+            if self._last_statistics is None:
+                self._wait.tell_failure(error)
+                self._release()
 
     def __repr__(self) -> str:
         return f"CodedAllreduce({self._name}, {self.scheme.n} ranks, round {self.round})"

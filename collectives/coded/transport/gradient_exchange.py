@@ -17,7 +17,7 @@ have left the round.  Where all ranks of a node are late, its lowest one receive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from closeranks.collectives.coded.transport.gradient_layout import (
     GradientLayout,
     weighted_sum,
 )
-from closeranks.collectives.coded.transport.round_memory import MOVED
+from closeranks.collectives.coded.transport.round_memory import MOVED, PLACED, STATE
 
 if TYPE_CHECKING:
     from closeranks.collectives.coded.transport.cell_messages import CellMessages
@@ -89,6 +89,7 @@ class GradientExchange:
     ) -> None:
         self._memory, self._messages = memory, messages
         self._cells, self._mine, self._rank = cells, mine, rank
+        self._member = cells[mine].index(rank)
         self._cell_of = {rank: cell for cell, ranks in enumerate(cells) for rank in ranks}
         self.moved_bytes = 0
 
@@ -129,7 +130,21 @@ class GradientExchange:
         words = self._memory.words
         if placed:
             words.add(moved, placed)
+            words.store(self._memory.rank_word(round_, self._member, STATE), PLACED)
         until(lambda: words.load(moved) == len(ranks))
+
+    def lacks(self, round_: int, ranks: Sequence[int], dead: Collection[int]) -> bool:
+        """Tell whether the sum lacks something that only ranks could add that died.
+
+        Local.  In several nodes everything may be lacking: messages, too.
+        """
+        if len(self._cells) > 1:
+            return bool(dead)
+        load, memory = self._memory.words.load, self._memory
+        if load(memory.word(round_, MOVED)) == len(ranks):
+            return False
+        members = [self._cells[self._mine].index(rank) for rank in ranks if rank in dead]
+        return any(load(memory.rank_word(round_, one, STATE)) != PLACED for one in members)
 
     def _sum(
         self,
@@ -180,7 +195,9 @@ class GradientExchange:
                     self._send(comm, partial, owner, first_tag)
                 shard = layout.shard(result, index, count)
                 room = bytearray(sum(flat.nbytes for flat in shard))
-                parts.append((index, room, comm.Irecv([room, MPI.BYTE], owner, first_tag + 1)))
+                request = comm.Irecv([room, MPI.BYTE], owner, first_tag + 1)
+                self._messages.keep(request, room)
+                parts.append((index, room, request))
         placed = 0
         if self._rank in ranks:
             index = list(ranks).index(self._rank)
@@ -218,6 +235,7 @@ class GradientExchange:
                 rooms[cell] = bytearray(sum(flat.nbytes for flat in shard))
                 by = agents[cell][index % len(agents[cell])]
                 requests.append(comm.Irecv([rooms[cell], MPI.BYTE], by, tag))
+                self._messages.keep(requests[-1], rooms[cell])
         own = [np.empty_like(flat) for flat in shard]
         if self._mine in givers:
             self._sum(own, index, count, terms, layout)

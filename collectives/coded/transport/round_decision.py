@@ -14,7 +14,7 @@ which a late rank does after every micro-batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -64,6 +64,10 @@ class RoundDecision:
         Whether the round may end, by the ranks that have ended their work.
     is_complete : callable
         Whether all that this node has to do is done.
+    dead : callable
+        The ranks that are known here to have died: they are to do nothing.
+    wait_locked : callable
+        Waits until a function gives true, for ranks that may have died.
     """
 
     def __init__(
@@ -76,10 +80,13 @@ class RoundDecision:
         *,
         may_end: Callable[[frozenset[int]], bool],
         is_complete: Callable[[], bool],
+        dead: Callable[[], Collection[int]] = tuple,
+        wait_locked: Callable[[Callable[[], bool]], object] = wait,
     ) -> None:
         self._memory, self._messages, self._words = memory, messages, memory.words
         self._cells, self._mine, self._member = cells, mine, member
         self._may_end, self._is_complete = may_end, is_complete
+        self._dead, self._wait_locked = dead, wait_locked
         self._size = sum(map(len, cells))
         self._members = np.array(cells[mine], np.int64)
         self._round = 0
@@ -152,6 +159,7 @@ class RoundDecision:
         for member, rank in enumerate(self._members):
             at = self._memory.rank_word(self._round, member, STATE)
             found[rank] = self._words.load(at) == WAITS
+        found[list(self._dead())] = 0
         return found
 
     def _is_enough(self, flags: Flags) -> bool:
@@ -221,7 +229,7 @@ class RoundDecision:
         """Keep other ranks of this node from a slot; no rank waits inside."""
         lock = self._memory.word(round_, LOCK)
         if self._words.swap_if(lock, 0, self._member + 1):
-            wait(lambda: self._words.swap_if(lock, 0, self._member + 1) == 0)
+            self._wait_locked(lambda: self._words.swap_if(lock, 0, self._member + 1) == 0)
         try:
             yield
         finally:

@@ -37,8 +37,9 @@ _SLOT_WORDS: Final = 10
 #: Words of a rank in a slot.
 STATE, DONE, TAKEN, HOLDS = range(4)
 _RANK_WORDS: Final = 4
-#: Values of STATE: it computes its own work; it has ended it, and waits; it has, and helps.
-COMPUTES, WAITS, HELPS = range(3)
+#: Values of STATE: it computes its own work; it has ended it, and waits; it has, and helps;
+#: the round is decided, and it has added its part of the sum.
+COMPUTES, WAITS, HELPS, PLACED = range(4)
 #: Bytes between words: two lines, since processors fetch lines in pairs.
 _APART: Final = 128
 #: Bytes that tell why a rank cannot go on.
@@ -217,6 +218,6 @@ class RoundMemory:
         return self.words.load(self.word(round_, OPEN)) >= round_
 
     def close(self) -> None:
-        """Let go of the memory.  Local, harmless twice."""
+        """Let go of the memory.  Local, harmless twice; its addresses are void then."""
         self._bytes = np.empty(0, np.uint8)
         self._file.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -52,6 +53,8 @@ class RoundWait:
     ----------
     is_broken : bool
         Whether a rank has given up.
+    dead : frozenset of int
+        Ranks that are known here to have died.
     """
 
     def __init__(
@@ -64,15 +67,18 @@ class RoundWait:
         self._membership, self._memory, self._messages = membership, memory, messages
         self._handle, self._world = handle, membership.family.world
         self._hears, self._look_at_s = ulfm.is_on(), 0.0
-        self._dead: frozenset[int] = frozenset()
+        self._rank = membership.comm.Get_rank()
+        self.dead: frozenset[int] = frozenset()
         self.is_broken = False
+
+    @property
+    def is_outlived(self) -> bool:
+        """Whether a recovery has made other ranks of these."""
+        return self._membership.family.world is not self._world
 
     def refuse(self) -> None:
         """Raise if no round can come to its end any more.  Local."""
-        if self._membership.family.world is not self._world:
-            problem = "the ranks are others since a recovery"
-            raise Revoked(STEP, (), problem, _REMEDY, for_good=True)
-        if self.is_broken:
+        if self.is_broken and not self.is_outlived:
             raise Revoked(STEP, (), "a rank has given up a round", _REMEDY, for_good=True)
         self._membership.service.guard.refuse(STEP)
 
@@ -83,12 +89,29 @@ class RoundWait:
 
     def look(self) -> None:
         """Receive messages, and raise what keeps the round from its end.  Local."""
-        try:
+        with self.explaining():
             self._handle()
+            self._abort(None)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise what the user is told of errors of the library; no round goes on then."""
+        try:
+            yield
         except MPI.Exception as error:
             self.is_broken = True
-            raise self._explained(error) from error
-        self._abort(None)
+            plain = self._membership.service.plain
+            raise explained(STEP, plain, self._world, error) from error
+        except (PeerLost, Revoked):
+            self.is_broken = True
+            raise
+
+    def wait_locked(self, ready: Callable[[], bool]) -> None:
+        """Wait for a rank of this node that may have died in there.
+
+        Local; receives nothing, since whoever waits may be receiving.
+        """
+        wait(ready, progress=ulfm.listen, abort=lambda: self._abort(bool))
 
     def until(
         self,
@@ -122,22 +145,17 @@ class RoundWait:
         PeerLost, PeerLate, Revoked
             If ranks have died, given up, or not come.
         """
-        if ready():
-            return True
+        with self.explaining():
+            if ready():
+                return True
         family_s = self._membership.family.timeout_s
         span_s = family_s if limit_s is None else limit_s
         deadline = None if span_s is None else Deadline(span_s)
-        try:
+        with self.explaining():
             if wait(
                 ready, progress=self._progress, abort=lambda: self._abort(blocks), deadline=deadline
             ):
                 return True
-        except MPI.Exception as error:
-            self.is_broken = True
-            raise self._explained(error) from error
-        except (PeerLost, PeerLate, Revoked):
-            self.is_broken = True
-            raise
         if limit_s is not None:
             return False
         self.is_broken = True
@@ -163,13 +181,10 @@ class RoundWait:
             return
         if time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + _LOOK_S
-            self._dead = frozenset(ulfm.failed(self._membership.service.plain))
-        if self._dead and blocks(self._dead):
+            self.dead = frozenset(ulfm.failed(self._membership.service.plain))
+        if self.dead and blocks(self.dead):
             self._world.revoke()
             raise self._world.verdict(STEP)
-
-    def _explained(self, error: MPI.Exception) -> Exception:
-        return explained(STEP, self._membership.service.plain, self._world, error)
 
     def tell_failure(self, error: BaseException) -> None:
         """Tell all ranks that this one cannot go on.  Local.
@@ -180,8 +195,10 @@ class RoundWait:
             Why.
         """
         self.is_broken = True
+        if self.is_outlived or (self._hears and self._world.revoked):
+            return  # which has told them, and why
         words = _words_of(error)
-        self.note_failure(self._membership.comm.Get_rank(), words)
+        self.note_failure(self._rank, words)
         try:
             self._messages.tell_all(FAILED, 0, (0, 0), words)
         except MPI.Exception:

@@ -7,7 +7,7 @@ on without the rest of its work.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,8 +141,8 @@ class SharedWork:
     group : sequence of (int, int)
         Workers of its group on this node, and their numbers on it; helps only
         these.
-    members : int
-        Ranks of this node.
+    groups : sequence of sequence of int
+        Ranks of this node, by their numbers on it, that help each other.
     """
 
     def __init__(
@@ -151,10 +151,11 @@ class SharedWork:
         scheme: PartialRepetition,
         worker: int,
         group: Sequence[tuple[int, int]],
-        members: int,
+        groups: Sequence[Sequence[int]],
     ) -> None:
         self._memory, self._words, self._micro = memory, memory.words, scheme.micro
-        self._group, self._members = list(group), members
+        self._group, self._groups = list(group), groups
+        self._members = sum(map(len, groups))
         self._me = [one for one, _ in group].index(worker)
         self._member = group[self._me][1]
         self._round = 0
@@ -170,23 +171,28 @@ class SharedWork:
         whole = self._members * self._micro
         return self._words.load(self._memory.word(self._round, ADDED)) == whole
 
-    def is_blocked(self, living: Sequence[int]) -> bool:
+    def is_blocked(self, living: Collection[int]) -> bool:
         """Tell whether the work cannot become complete without ranks that died.
 
         Local.  A rank that dies between its claim and its addition takes a
-        micro-batch with it.
+        micro-batch with it.  A share is lost if nobody lives who may compute it.
 
         Parameters
         ----------
-        living : sequence of int
+        living : collection of int
             Ranks of this node that live, by their numbers on it.
         """
         load, memory, round_ = self._words.load, self._memory, self._round
-        living_states = [load(memory.rank_word(round_, one, STATE)) for one in living]
         every = (1 << self._micro) - 1
-        return all(state == WAITS for state in living_states) and all(
-            load(memory.rank_word(round_, one, DONE)) == every for one in range(self._members)
-        )
+        helped = [
+            one for group in self._groups if not set(group).isdisjoint(living) for one in group
+        ]
+        # In this order: who waits has added what it has claimed.
+        if any(load(memory.rank_word(round_, one, DONE)) != every for one in helped):
+            return False
+        if any(load(memory.rank_word(round_, one, STATE)) != WAITS for one in living):
+            return False
+        return not self.is_complete()
 
     def holds(self, member: int) -> bool:
         """Tell whether a rank of this node has added anything.  Local."""
