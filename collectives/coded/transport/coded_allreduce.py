@@ -229,6 +229,9 @@ class CodedAllreduce:
             argument.instance(STEP, "compute_part", compute_part, Callable, "give a function")
             given = self._read_parts(parts)
         except UsageError as error:
+            if self._vectors is None:  # the others agree on the layout of their first gradients
+                self._wait.is_broken = True
+                agree_on_layout(self._comm, None, error)
             self._wait.tell_failure(error)
             raise
         job = self.round - self._base + 1
