@@ -182,7 +182,7 @@ def test_programs_of_a_page_run(mpirun: Run, tmp_path: Path, page: str) -> None:
     assert programs
     for number, code in enumerate(programs):
         program = tmp_path / f"program_{number}.py"
-        program.write_text(code)
+        program.write_text(f"import os\nos.chdir({str(tmp_path)!r})\n{code}")
         done = mpirun(4, str(program), timeout_s=60)
         assert done.returncode == 0, done.stdout
 

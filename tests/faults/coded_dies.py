@@ -38,7 +38,7 @@ SCHEMES: dict[str, Callable[[int], Any]] = {
 }
 
 
-def die(*_: object) -> NoReturn:
+def die(*_: object, **__: object) -> NoReturn:
     """Be killed."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
@@ -147,7 +147,7 @@ class Program:
     def open(self) -> None:
         """Make a `CodedAllreduce`, in an attempt or before."""
         if self.doomed and self.when == "constructing":
-            RoundMemory.word = die
+            RoundMemory.word = die  # type: ignore[method-assign]
         self.coded = CodedAllreduce(self.comm, self.make(self.comm.size))
 
     def step(self, turn: int) -> None:
@@ -184,7 +184,7 @@ class Program:
                     self.said.append(f"failed in turn {state['turn']}")
             state["turn"] += 1
         if self.doomed and self.when == "closing":
-            self.coded._meet = die
+            self.coded._part = die
         for attempt in comm.attempts():
             with attempt:
                 self.coded.close()

@@ -34,6 +34,7 @@ from closeranks.errors import CodeError, Disagreement, PeerLate, PeerLost, Revok
 
 World = cr.Communicator
 Made = Scheme | GradientCode
+FINFO: Any = ml_dtypes.finfo
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = tuple(map(np.dtype, ("f2", BFLOAT16, "f4", "f8", "c16", "i8")))
 
@@ -52,8 +53,8 @@ SCHEMES: dict[str, Callable[[int], Made]] = {
     "msgc": lambda n: MSGC(n, 1, 2, 1),
     "msgc all": lambda n: MSGC(n, 1, 3, n),
     "msgc cyclic": lambda n: MSGC(n, 1, 2, min(1, n - 1), inner=CyclicRepetition),
-    "srsgc": lambda n: SRSGC(n, 1, 2, min(2, n)),
-    "srsgc cyclic": lambda n: SRSGC(n, 2, 3, min(2, n), inner=CyclicRepetition),
+    "srsgc": lambda n: SRSGC(n, 1, 2, min(2, n - 1)),
+    "srsgc cyclic": lambda n: SRSGC(n, 2, 3, min(2, n - 1), inner=CyclicRepetition),
 }
 
 
@@ -142,7 +143,7 @@ def test_one_array_of_any_type(comm: MPI.Intracomm, world: World, dtype: np.dtyp
 
 def assert_near(found: np.ndarray, want: np.ndarray, most: float) -> None:
     """Compare, up to a relative error."""
-    assert (np.abs(found.astype("c16") - want) <= most * np.abs(want)).all()
+    assert (np.abs(found.astype("c16") - want) <= most * np.abs(want) + 1e-13).all()
 
 
 @pytest.mark.parametrize("dtype", ["f2", BFLOAT16, "f4", "f8"], ids=str)
@@ -162,9 +163,9 @@ def test_grouped_codes_add_the_vectors_of_the_lowest_on_time(
             for late in range(min(n, 3)):
                 draw = np.random.default_rng(late)
                 data = draw.standard_normal((count, 33)).astype(dtype)
-                gate = threading_gate(comm, late)
+                gate = pause_of(comm, late)
 
-                def part(number: int, data: Any = data, gate: Any = gate) -> np.ndarray:
+                def part(number: int, data: Any = data, gate: Any = gate) -> Any:
                     gate()
                     return data[number]
 
@@ -190,7 +191,7 @@ def test_grouped_codes_add_the_vectors_of_the_lowest_on_time(
                 comm.Barrier()
 
 
-def threading_gate(comm: MPI.Intracomm, late: int) -> Callable[[], None]:
+def pause_of(comm: MPI.Intracomm, late: int) -> Callable[[], None]:
     """Let one rank compute slowly; the others end long before it ends a micro-batch."""
     pause_s = 0.05 if comm.rank == late else 0.0
     return partial(time.sleep, pause_s)
@@ -198,16 +199,16 @@ def threading_gate(comm: MPI.Intracomm, late: int) -> Callable[[], None]:
 
 @pytest.mark.parametrize("dtype", ["f2", BFLOAT16, "f4", "f8"], ids=str)
 def test_other_codes_are_within_their_noise(comm: MPI.Intracomm, world: World, dtype: Any) -> None:
-    n, eps = comm.size, float(ml_dtypes.finfo(dtype).eps)
+    n, eps = comm.size, float(FINFO(dtype).eps)
     draw = np.random.default_rng(1)
     for code in (CyclicRepetition(n, min(1, n - 1)), SCHEMES["mds"](n)):
         assert isinstance(code, GradientCode)
         with CodedAllreduce(world, code, max_noise=1e9) as coded:
             for late in range(2):
                 data = draw.standard_normal((code.parts, 50)).astype(dtype)
-                gate = threading_gate(comm, late if n > 1 else -1)
+                gate = pause_of(comm, late if n > 1 else -1)
 
-                def part(number: int, data: Any = data, gate: Any = gate) -> np.ndarray:
+                def part(number: int, data: Any = data, gate: Any = gate) -> Any:
                     gate()
                     return data[number]
 
@@ -234,8 +235,9 @@ def test_ranks_on_time_are_back_before_a_late_one_has_computed(
         count = coded.scheme.parts
 
         def part(number: int) -> np.ndarray:
+            if coded.round == 1:  # the others let it begin
+                time.sleep(0.15 if comm.rank == late else 0.01)
             if comm.rank == late and coded.round == 1:
-                time.sleep(0.15)
                 ended[0] = time.monotonic()
             return np.full(4, number, "f8")
 
@@ -281,8 +283,8 @@ def test_a_rank_may_be_some_rounds_behind(comm: MPI.Intracomm, world: World) -> 
         for turn in range(5):
 
             def part(number: int, turn: int = turn) -> np.ndarray:
-                if comm.rank == 0 and turn == 1:
-                    time.sleep(0.2)
+                if turn == 1:  # the others let rank 0 begin
+                    time.sleep(0.2 if comm.rank == 0 else 0.01)
                 return np.full(3, number + turn)
 
             found = coded.step(part, count)
@@ -304,12 +306,12 @@ def test_sums_that_rounding_errors_would_drown(comm: MPI.Intracomm, world: World
     least = code.noise_gain(range(n))
     coded = CodedAllreduce(world, code, max_noise=least / 2)
     with pytest.raises(CodeError, match="rounding errors"):
-        coded.step(lambda number: np.ones(3, "f2"), code.parts)
+        coded.step(lambda _number: np.ones(3, "f2"), code.parts)
     with pytest.raises(Revoked):
-        coded.step(lambda number: np.ones(3, "f2"), code.parts)
+        coded.step(lambda _number: np.ones(3, "f2"), code.parts)
     coded.close()
     with CodedAllreduce(world, code, max_noise=least * 1.01) as coded:
-        assert_near(coded.step(lambda number: np.ones(3), code.parts), np.array(code.parts), 1e-9)
+        assert_near(coded.step(lambda _number: np.ones(3), code.parts), np.array(code.parts), 1e-9)
 
 
 def test_what_comes_too_late(comm: MPI.Intracomm) -> None:
@@ -337,19 +339,19 @@ def test_what_comes_too_late(comm: MPI.Intracomm) -> None:
 
 
 BAD: dict[str, Callable[[World, int], object]] = {
-    "no communicator": lambda world, n: CodedAllreduce(MPI.COMM_SELF, Uncoded(n)),  # type: ignore[arg-type]
-    "no scheme": lambda world, n: CodedAllreduce(world, 3),  # type: ignore[arg-type]
+    "no communicator": lambda _world, n: CodedAllreduce(MPI.COMM_SELF, Uncoded(n)),  # type: ignore[arg-type]
+    "no scheme": lambda world, _n: CodedAllreduce(world, 3),  # type: ignore[arg-type]
     "another n": lambda world, n: CodedAllreduce(world, Uncoded(n + 1)),
     "ahead": lambda world, n: CodedAllreduce(world, Uncoded(n), ahead=0),
     "noise": lambda world, n: CodedAllreduce(world, Uncoded(n), max_noise=float("nan")),
     "record": lambda world, n: CodedAllreduce(world, Uncoded(n), record="x"),  # type: ignore[arg-type]
-    "n": lambda world, n: Repetition(0, 0),
-    "s": lambda world, n: Repetition(n, n),
-    "fractional": lambda world, n: FractionalRepetition(5, 1),
-    "MDS": lambda world, n: CyclicMDS(4, 2),
-    "MSGC": lambda world, n: MSGC(n, 2, 2, 1),
-    "SRSGC": lambda world, n: SRSGC(n, 2, 4, 1),
-    "lam": lambda world, n: MSGC(n, 1, 2, n + 1),
+    "n": lambda _world, _n: Repetition(0, 0),
+    "s": lambda _world, n: Repetition(n, n),
+    "fractional": lambda _world, _n: FractionalRepetition(5, 1),
+    "MDS": lambda _world, _n: CyclicMDS(4, 2),
+    "MSGC": lambda _world, n: MSGC(n, 2, 2, 1),
+    "SRSGC": lambda _world, n: SRSGC(n, 2, 4, 1),
+    "lam": lambda _world, n: MSGC(n, 1, 2, n + 1),
 }
 
 
@@ -363,14 +365,14 @@ def test_wrong_arguments(comm: MPI.Intracomm, world: World, case: str) -> None:
 @pytest.mark.parametrize("case", ["parts", "number", "function", "nothing", "scalar", "text"])
 def test_wrong_steps(comm: MPI.Intracomm, world: World, case: str) -> None:
     """Each rank raises, and can go on with another one."""
-    n, function = comm.size, lambda number: np.ones(3)
+    n, function = comm.size, lambda _number: np.ones(3)
     words: dict[str, tuple[Any, Any]] = {
         "parts": (function, list(range(n - 1))),
         "number": (function, -1),
         "function": (None, n),
         "nothing": (function, None),
-        "scalar": (lambda number: 1.0, n),
-        "text": (lambda number: np.array(["a"]), n),
+        "scalar": (lambda _number: 1.0, n),
+        "text": (lambda _number: np.array(["a"]), n),
     }
     with CodedAllreduce(world, Uncoded(n)) as coded:
         with pytest.raises(UsageError):
@@ -393,7 +395,7 @@ def test_wrong_on_one_rank_only(comm: MPI.Intracomm, world: World) -> None:
     if n < 2:
         return
     coded = CodedAllreduce(world, Uncoded(n))
-    function = None if comm.rank == last else lambda number: np.ones(3)
+    function = None if comm.rank == last else lambda _number: np.ones(3)
     coded_error: type[Exception] = UsageError if comm.rank == last else PeerLost
     with pytest.raises((coded_error, PeerLost)):
         coded.step(function, n)  # type: ignore[arg-type]
@@ -404,7 +406,7 @@ def test_whole_numbers_take_whole_weights(comm: MPI.Intracomm, world: World) -> 
     n = comm.size
     for made in (CyclicRepetition(n, n - 1), Backup(n, n - 1)):
         with CodedAllreduce(world, made) as coded, pytest.raises(UsageError, match="fractions"):
-            coded.step(lambda number: np.ones(3, "i8"), n)
+            coded.step(lambda _number: np.ones(3, "i8"), n)
 
 
 @pytest.mark.parametrize("checks", [False, True])
@@ -423,7 +425,7 @@ def test_unlike_ranks(comm: MPI.Intracomm, checks: bool, what: str) -> None:
                 CodedAllreduce(world, Repetition(n, n - 1) if is_last else Uncoded(n))
             return
         with CodedAllreduce(world, Uncoded(n)) as coded, pytest.raises(error):
-            coded.step(lambda number: gradients[what] if is_last else np.ones(3), n)
+            coded.step(lambda _number: gradients[what] if is_last else np.ones(3), n)
 
 
 class Stop(BaseException):
@@ -438,7 +440,7 @@ def test_a_rank_raises(
 ) -> None:
     """The program catches it, and goes on with the communicator."""
     n, breaks = comm.size, comm.size // 2
-    if when == "flush" and name != "msgc":
+    if when == "flush" and (name != "msgc" or n == 1):
         pytest.skip("nothing is computed then")
     state = {"on": when == "first"}
 
@@ -469,4 +471,4 @@ def test_a_rank_raises(
     assert world.allreduce(1) == n
     with CodedAllreduce(world, SCHEMES[name](n)) as coded:
         state["on"] = False
-        coded.step(lambda number: np.ones(3), coded.scheme.parts)
+        coded.step(lambda _number: np.ones(3), coded.scheme.parts)

@@ -1,8 +1,9 @@
 """One value out of several that nodes propose, whatever order messages come in.
 
 Single-decree Paxos (Lamport, "Paxos Made Simple", 2001, section 2) without
-learners: who proposes also learns.  Acceptors are nodes; a majority of them must
-answer.  A node answers as soon as one of its ranks looks at its messages.  Pure.
+learners: who proposes also learns.  Acceptors are nodes; a majority of them
+must answer.  A node answers as soon as one of its ranks looks at its messages.
+Pure.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class CellMessages:
         return [rank for rank in self._others if rank not in self._ended]
 
     def has_ended(self) -> bool:
-        """Tell whether all messages have come, and those from here have been taken.  Local."""
+        """Tell whether all messages have come, and those from here were taken."""
         return not self.without_end() and self.flush()
 
     def flush(self) -> bool:

@@ -88,10 +88,12 @@ class CodedAllreduce:
     Unavailable
         On all ranks, if a node has no memory to share.
 
-    Notes ----- Decide first, then move: before a round is decided, ranks tell
-    each other only how far they are.  Then the ranks that are on time add the
-    vectors, each a part of the sum.  `closeranks.collectives.coded.transport`
-    says which file does what.
+    Notes
+    -----
+    Decide first, then move: before a round is decided, ranks tell each other
+    only how far they are.  Then the ranks that are on time add the vectors, each
+    a part of the sum.  `closeranks.collectives.coded.transport` says which file
+    does what.
 
     Examples
     --------
@@ -474,8 +476,8 @@ class CodedAllreduce:
     def _is_too_noisy(self, workers: frozenset[int]) -> bool:
         """Tell whether rounding errors would drown the sum of one round."""
         code = getattr(self.scheme, "code", None)
-        if code is None or self.scheme.delay:
-            return False
+        if code is None or self.scheme.delay or isinstance(code, GroupCode):
+            return False  # a plain sum of vectors rounds no worse than any other
         assert self._max_noise is not None
         return bool(code.noise_gain(workers) > self._max_noise)
 

@@ -11,8 +11,9 @@ the sum to each of the other nodes::
                           ^  partial sum        |
     node 1      vectors --+                     +--> sum of node 1
 
-Late ranks own nothing.  The sum stays in node memory until all ranks of the node
-have left the round.  Where all ranks of a node are late, its lowest one receives.
+Late ranks own nothing.  The sum stays in node memory until all ranks of the
+node have left the round.  Where all ranks of a node are late, its lowest one
+receives.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ number into the word DECIDED: the first one counts.
 
 Between nodes, the first rank of a node that waits is its agent.  It tells the
 other nodes which of its ranks have ended their work.  If the round may end, it
-proposes the flags of all ranks to a majority of nodes, see `ballots`, and tells
-the outcome.  A node answers as soon as any of its ranks looks at its messages,
-which a late rank does after every micro-batch.
+proposes the flags of all ranks to a majority of nodes, see `ballots`, and
+tells the outcome.  A node answers as soon as any of its ranks looks at its
+messages, which a late rank does after every micro-batch.
 """
 
 from __future__ import annotations

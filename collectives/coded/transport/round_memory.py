@@ -12,8 +12,8 @@ Each word has lines of its own, since ranks that wait look at it all the time::
             records: flags of all ranks, as ranks of the node propose them,
                      as they were accepted, and as heard from elsewhere
             notes:   number, completeness and flags, by node
-    head:   ABANDONED and ENTERED of each rank of the node; LEFT_BY of each node;
-            FAILED, and why
+    head:   ABANDONED and ENTERED of each rank of the node; LEFT_BY of each
+            node; FAILED, and why
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a rank computes in a round, and when it stops.
 
-After every micro-batch it looks whether the round is decided: then the others go
-on without the rest of its work.
+After every micro-batch it looks whether the round is decided: then the others
+go on without the rest of its work.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class SharedWork:
         """Tell whether the work cannot become complete without ranks that died.
 
         Local.  A rank that dies between its claim and its addition takes a
-        micro-batch with it.  A share is lost if nobody lives who may compute it.
+        micro-batch with it.  A share is lost if nobody lives who may compute
+        it.
 
         Parameters
         ----------
@@ -208,7 +209,8 @@ class SharedWork:
     ) -> bool:
         """Compute this rank's share, as far as no other rank has done so.
 
-        Local.  Returns False if the round was decided before it came to the end.
+        Local.  Returns False if the round was decided before it came to the
+        end.
         """
         while True:
             if is_over():
@@ -285,8 +287,8 @@ class SharedWork:
     ) -> Flats | None:
         """Add the gradients of one micro-batch of the scheme, apart from the vector.
 
-        Each is added before the next one is computed, which may be in the same array.
-        Gives None if the round was decided meanwhile.
+        Each is added before the next one is computed, which may be in the same
+        array.  Gives None if the round was decided meanwhile.
         """
         if not self._scratch:
             self._scratch = layout.flats(np.empty(layout.nbytes, np.uint8))

@@ -1,9 +1,10 @@
 """The benchmark ``coded``: rounds with slow ranks, with and without a code.
 
-``--real`` runs rounds on these ranks.  A micro-batch is a sleep of 10 ms; a rank
-that is slow in a round sleeps longer.  All schemes meet the same schedule, which
-`simulate` gets, too.  ``--simulate paper`` computes the comparison of the paper on
-sequential gradient codes with 256 workers, without any sleep.
+``--real`` runs rounds on these ranks.  A micro-batch is a sleep of 10 ms; a
+rank that is slow in a round sleeps longer.  All schemes meet the same
+schedule, which `simulate` gets, too.  ``--simulate paper`` computes the
+comparison of the paper on sequential gradient codes with 256 workers, without
+any sleep.
 """
 
 from __future__ import annotations
@@ -160,22 +161,17 @@ def measure_real(session: Session) -> Iterator[Row]:
             "algorithm": name,
             "dtype": "float32",
             "op": "sum",
-            "wrong": sum(one[1] for one in spent) if scheme_is_exact(scheme) else None,
+            "wrong": sum(one[1] for one in spent) if scheme.exact else None,
             "scheme": name,
             "load": scheme.load,
             "seconds": mean_s,
             "waits": sum(one[2] for one in spent),
             "simulated_s": predicted.seconds / len(factors),
             "speedup": first / mean_s,
-            "exact": scheme_is_exact(scheme),
+            "exact": scheme.exact,
             "seed": own["seed"],
             "slowdown": own["slowdown"],
         }
-
-
-def scheme_is_exact(scheme: Scheme | GradientCode) -> bool:
-    """Tell whether the sums of a scheme are exact."""
-    return scheme.exact
 
 
 def measure_paper(session: Session) -> Iterator[Row]:
@@ -208,7 +204,18 @@ def measure_paper(session: Session) -> Iterator[Row]:
 
 
 def as_line(row: Row) -> str:
-    """Write a row as a line of the table."""
+    """Write a row as a line of the table.
+
+    Parameters
+    ----------
+    row : dict
+        Of either measurement.
+
+    Returns
+    -------
+    str
+        The line.
+    """
     wrong = "-" if row["wrong"] is None else str(row["wrong"])
     words = (
         " ".join(filter(None, (row["scheme"], row.get("parameters")))),

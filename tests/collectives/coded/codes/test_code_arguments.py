@@ -52,7 +52,7 @@ def test_n_and_s(make: Callable[..., object], n: object, s: object, text: str) -
         (lambda: Expander(8, 8), "d is 8; give a whole number, 1 <= d < 8"),
         (lambda: Expander(8, 0), "d is 0"),
         (lambda: Expander(7, 3), "n = 7 and d = 3 are odd"),
-        (lambda: Expander(8, 3, seed=0.5), "seed is 0.5"),
+        (lambda: Expander(8, 3, seed=0.5), "seed is 0.5"),  # type: ignore[arg-type]
         (lambda: BalancedBlockDesign(0, 1), "n is 0"),
         (lambda: BalancedBlockDesign(7, 8), "k is 8; give a whole number, 1 <= k < 8"),
         (lambda: BalancedBlockDesign(8, 3), r"n = 8, k = 3 is known; give \(n, k\) = \(7, 3\)"),
