@@ -300,7 +300,7 @@ class _Estimate(GradientCode):
     def _has_sum(self, finished: frozenset[int]) -> bool:
         return bool(finished)
 
-    def _solve(self, finished: frozenset[int]) -> NDArray[np.float64]:
+    def _solve(self, _finished: frozenset[int]) -> NDArray[np.float64]:
         return np.zeros(self.n)
 
 
