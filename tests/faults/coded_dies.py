@@ -50,18 +50,18 @@ def then_die(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def state_at(coded: Any) -> int:
-    """Give the address of the word that says what this rank does in the next round."""
+    """Give the address of the word that says what this rank does in this round."""
     address: int = coded._memory.rank_word(coded.round + 1, coded._member, STATE)
     return address
 
 
 def on_placed(coded: Any) -> None:
     """Die when its part of the sum is there, while it waits for the others."""
-    at, store = state_at(coded), coded._memory.words.store
+    store = coded._memory.words.store
 
     def stored(address: int, value: int) -> None:
         store(address, value)
-        if (address, value) == (at, PLACED):
+        if value == PLACED and address == state_at(coded):
             die()
 
     coded._memory.words.store = stored
@@ -69,10 +69,10 @@ def on_placed(coded: Any) -> None:
 
 def on_help(coded: Any) -> None:
     """Die while it computes a micro-batch of another rank."""
-    at, compute = state_at(coded), coded._shared._compute
+    compute = coded._shared._compute
 
     def computed(*given: Any) -> None:
-        if coded._memory.words.load(at) == HELPS:
+        if coded._memory.words.load(state_at(coded)) == HELPS:
             die()
         compute(*given)
 
@@ -98,7 +98,8 @@ def on_leave(coded: Any) -> None:
 
 def on_claim(coded: Any) -> None:
     """Die when it has claimed a micro-batch, before it is added."""
-    coded._vectors.layout.add = die
+    layout = coded._vectors.layout
+    layout.add = lambda flats, *_, **__: die() if flats is not coded._shared._scratch else None
 
 
 #: What seat 1 is doing when it dies, in the round `AT`.
@@ -197,11 +198,13 @@ def main() -> None:
     """Lose a rank, and go on."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
     scheme, when, *policy = sys.argv[1:]
-    with cr.init(on_failure=policy[0] if policy else "shrink") as comm:
-        try:
+    seat = -1
+    try:
+        with cr.init(on_failure=policy[0] if policy else "shrink") as comm:
+            seat = comm.seat
             Program(comm, scheme, when).run()
-        except cr.UsageError as error:
-            sys.stdout.write(f"seat {comm.seat}: {error}\n")
+    except cr.UsageError as error:
+        sys.stdout.write(f"seat {seat}: {error}\n")
 
 
 main()

@@ -64,8 +64,7 @@ def agree_on_arguments(
     found, problem = None, None
     try:
         if anew:
-            assert isinstance(scheme, Scheme)
-            scheme = scheme.for_workers(comm.Get_size())
+            scheme = _made_anew(comm.Get_size(), scheme)
         found = _read(comm.Get_size(), scheme, ahead, max_noise)
         if record is not None:
             argument.instance(_WHERE, "record", record, Recorder, "give a Recorder, or None")
@@ -96,6 +95,16 @@ def _read(size: int, scheme: object, ahead: object, max_noise: object) -> Scheme
         problem = f"max_noise is {argument.shown(max_noise)}"
         raise UsageError(_WHERE, problem, "give a number above 0, or None")
     return scheme.copy()
+
+
+def _made_anew(size: int, scheme: object) -> Scheme:
+    """Give the scheme for the ranks that a recovery has left or brought."""
+    assert isinstance(scheme, Scheme)
+    try:
+        return scheme.for_workers(size)
+    except UsageError as error:
+        remedy = "make a CodedAllreduce for the ranks that are there now"
+        raise UsageError(_STEP, error.problem, remedy) from error
 
 
 def described(scheme: Scheme) -> str:
