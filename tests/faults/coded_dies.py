@@ -1,8 +1,9 @@
 """A program that sums gradients of a code, and loses a rank in one of its rounds.
 
-    closeranks run --faults -n 4 -- tests/faults/coded_dies.py SCHEME WHEN
+    closeranks run --faults -n 4 -- tests/faults/coded_dies.py SCHEME WHEN [POLICY]
 
-WHEN says what seat 1 does when it is killed, see `DOOMS`.  The others go on with the
+WHEN says what seat 1 does when it is killed, see `DOOMS` and `EARLY`.  POLICY is
+"shrink" if not given.  The others go on with the
 same `CodedAllreduce`, which begins anew after the recovery.  Newcomers make one.
 """
 
@@ -113,9 +114,13 @@ DOOMS: dict[str, Callable[[Any], object]] = {
     "leaving": on_leave,
     "claimed": on_claim,
     "computing": lambda coded: setattr(coded, "_work", die),
+    "locked": lambda coded: setattr(coded._decision, "_acceptor", die),
+    "telling": lambda coded: setattr(
+        coded._messages, "tell_all", then_die(coded._messages.tell_all)
+    ),
     "entering": lambda coded: setattr(coded, "_enter", die),
 }
-#: Before the first round, and after the last one.
+#: The same, before the first round and after the last one.
 EARLY = ("constructing", "before", "layout", "closing")
 
 
@@ -198,6 +203,7 @@ def main() -> None:
     """Lose a rank, and go on."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
     scheme, when, *policy = sys.argv[1:]
+    assert when in DOOMS or when in EARLY
     seat = -1
     try:
         with cr.init(on_failure=policy[0] if policy else "shrink") as comm:
