@@ -336,6 +336,7 @@ class _Estimate(GradientCode):
         (SRSGC, (4, 1, 2, 5), "SRSGC: lam is 5"),
         (SRSGC, (4, 1, 2, 2, GradientCode), "SRSGC"),
         (SRSGC, (4, 1, 1, 4), "s is 4"),
+        (SRSGC, (1, 1, 2, 1), "s is 1"),
     ],
 )
 def test_bad_parameters(scheme: Any, arguments: tuple[Any, ...], problem: str) -> None:
