@@ -219,7 +219,8 @@ def test_other_codes_are_within_their_noise(comm: MPI.Intracomm, world: World, d
                     for lost in ({late}, set[int]())
                     if code.decodable(set(range(n)) - lost)
                 )
-                bound = gain * eps * (code.parts + 1) * np.abs(data.astype("f8")).max()
+                # The weights have rounding errors of their own.
+                bound = 4 * gain * eps * (code.parts + 1) * np.abs(data.astype("f8")).max()
                 assert (np.abs(found.astype("f8") - exact) <= bound).all()
                 same_bytes(comm, [found])
 

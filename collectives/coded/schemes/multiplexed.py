@@ -93,6 +93,7 @@ class MSGC(Sequential[_Job]):
             raise UsageError("MSGC", f"B is {self.B}, W is {self.W}", "let B be below W")
         self._chunks, self.delay = self.W - 1, self.W - 2 + self.B
         self.slots = self.delay + 1
+        self._inner = inner
         self.code: GradientCode | None = None
         if self.lam < self.n:
             self.code = inner_code("MSGC", inner, self.n, self.lam)
@@ -103,8 +104,7 @@ class MSGC(Sequential[_Job]):
 
     def for_workers(self, n: int) -> MSGC:
         """Give the scheme for another number of workers; no job is open."""
-        inner = Repetition if self.code is None else type(self.code)
-        return MSGC(n, self.B, self.W, min(self.lam, n), inner)
+        return MSGC(n, self.B, self.W, min(self.lam, n), self._inner)
 
     def _set_parts(self) -> None:
         """Give numbers to the parts: the chunks of each worker, then the groups."""

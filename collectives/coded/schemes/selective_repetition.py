@@ -59,7 +59,7 @@ class SRSGC(Sequential[_Job]):
     ------
     UsageError
         If n < 1, B < 1, B > W, B does not divide ``W - 1``, or lam is outside of
-        0 to n.
+        0 to n; or if ``s == n``, where ``lam == n`` and n or W is 1.
     """
 
     def __init__(
@@ -81,8 +81,13 @@ class SRSGC(Sequential[_Job]):
         self._repeaters: list[int] = []
 
     def for_workers(self, n: int) -> SRSGC:
-        """Give the scheme for another number of workers; no job is open."""
-        return SRSGC(n, self.B, self.W, min(self.lam, n), type(self.code))
+        """Give the scheme for another number of workers; no job is open.
+
+        Lam is lowered until at least one worker may be counted on: a worker
+        alone would repeat for ever, and be late again some day.
+        """
+        most = min(n, (n - 1) * (self.W - 1 + self.B) // self.B)
+        return SRSGC(n, self.B, self.W, min(self.lam, most), type(self.code))
 
     def _most(self) -> int:
         """Give how many workers repeat at most in a round under the model."""

@@ -209,6 +209,16 @@ def test_the_authors_rule_of_srsgc(n: int, B: int, W: int, lam: int, data: Any) 
             scheme.decode(round - B)
 
 
+def test_a_round_in_which_somebody_repeated_counts() -> None:
+    """However few were late in it: the job that they lack adds to the backlog."""
+    run = Run(SRSGC(5, 1, 3, 4, CyclicRepetition), 4)
+    run.end_round(frozenset({0, 1, 2}))
+    assert [mine[0].job for mine in run.scheme.tasks(2)] == [1, 2, 2, 2, 2]
+    run.end_round(frozenset({3}))
+    assert run.scheme.conforms(3, set())  # type: ignore[attr-defined]
+    assert not run.scheme.conforms(3, {4})  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("scheme", [MSGC(4, 2, 3, 2, CyclicRepetition), SRSGC(4, 2, 3, 2)])
 def test_what_is_kept_does_not_grow(scheme: Scheme) -> None:
     random = np.random.default_rng(5)
@@ -326,6 +336,7 @@ class _Estimate(GradientCode):
         (SRSGC, (4, 1, 2, 5), "SRSGC: lam is 5"),
         (SRSGC, (4, 1, 2, 2, GradientCode), "SRSGC"),
         (SRSGC, (4, 1, 1, 4), "s is 4"),
+        (SRSGC, (1, 1, 2, 1), "s is 1"),
     ],
 )
 def test_bad_parameters(scheme: Any, arguments: tuple[Any, ...], problem: str) -> None:

@@ -132,6 +132,12 @@ def test_help_comes_from_the_far_end_of_the_share_with_most_left() -> None:
     assert next_micro_batch(0, [0b1111, 0b0011, 0b0001], [0, 0, 0], 4, helps=False) is None
 
 
+def test_where_all_is_under_way_the_own_share_comes_first() -> None:
+    """Member 2 has the last one of member 0; member 1 is at its own last one."""
+    assert next_micro_batch(0, [0b01, 0b01, 0b11], [0b10, 0, 0], 2, helps=True) == (0, 1)
+    assert next_micro_batch(0, [0b11, 0b01, 0b11], [0b10, 0, 0], 2, helps=True) == (1, 1)
+
+
 @given(st.randoms(use_true_random=True))
 @pytest.mark.parametrize(("n", "s", "micro"), [(3, 2, 3), (5, 1, 2), (7, 2, 4), (4, 0, 2)])
 def test_every_micro_batch_counts_once(n: int, s: int, micro: int, random: Random) -> None:
