@@ -13,8 +13,10 @@ import faulthandler
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,6 +28,7 @@ from closeranks.collectives.coded import (
     CodedAllreduce,
     FractionalRepetition,
     PartialRepetition,
+    Recorder,
     Repetition,
 )
 from closeranks.collectives.coded.transport.round_memory import HELPS, PLACED, STATE, RoundMemory
@@ -130,6 +133,8 @@ class Program:
     def __init__(self, comm: cr.Communicator, scheme: str, when: str) -> None:
         self.comm, self.make, self.when = comm, SCHEMES[scheme], when
         self.coded: Any = None
+        self.recorder: Recorder | None = None
+        self.folder = tempfile.TemporaryDirectory()  # of rank 0 counts
         self.doomed = comm.seat == 1 and not comm.joined
         self.said: list[str] = []
         self.given: list[int] = []
@@ -154,7 +159,8 @@ class Program:
         """Make a `CodedAllreduce`, in an attempt or before."""
         if self.doomed and self.when == "constructing":
             RoundMemory.word = die  # type: ignore[method-assign]
-        self.coded = CodedAllreduce(self.comm, self.make(self.comm.size))
+        scheme = self.make(self.comm.size)
+        self.coded = CodedAllreduce(self.comm, scheme, record=self.recorder)
 
     def step(self, turn: int) -> None:
         """Sum the gradients of one turn, and compare."""
@@ -174,6 +180,7 @@ class Program:
         """Run all turns; each is repeated until all ranks have agreed."""
         comm, state = self.comm, {"turn": 0}
         if self.when != "constructing" and not comm.joined:
+            self.recorder = Recorder(comm, Path(self.folder.name, "seconds"))
             self.open()
         while state["turn"] < TURNS:
             for attempt in comm.attempts():
@@ -194,6 +201,8 @@ class Program:
         for attempt in comm.attempts():
             with attempt:
                 self.coded.close()
+        if self.recorder is not None and comm.epoch:
+            self.recorder.close()  # which waits for nobody: the ranks are others
         seats = ", ".join(map(str, comm.alive))
         said, turns = ", ".join(self.said), len(set(self.given))
         sys.stdout.write(f"seat {comm.seat}: of {seats}, {turns} turns, {said}\n")

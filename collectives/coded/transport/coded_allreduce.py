@@ -95,6 +95,9 @@ class CodedAllreduce:
     a part of the sum.  `closeranks.collectives.coded.transport` says which file
     does what.
 
+    In `attempts` a rank that dies is late until the next attempt, in which the
+    first `step` begins anew with the members that are there.
+
     Examples
     --------
     >>> coded = CodedAllreduce(comm, PartialRepetition(8, 3))  # doctest: +SKIP

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.coded.stragglers.trace_file import TraceWriter
 from closeranks.collectives.communicator.derived_communicators import Deriving
+from closeranks.collectives.engine.error_translation import keep_left
 from closeranks.comms import argument
 from closeranks.comms.exit import forked_child
 from closeranks.comms.wait import wait
@@ -89,11 +90,14 @@ class Recorder:
     def __init__(self, comm: MPI.Intracomm, path: str | Path, *, micro: int = 0) -> None:
         argument.instance(_WHERE, "comm", comm, MPI.Intracomm, "give a communicator")
         self._check: Any = None
+        self._is_outlived: Callable[[], bool] = lambda: False
         if isinstance(comm, Deriving):
             self._comm, request = comm.start_plain()
             request.Wait()
-            membership = comm.membership
-            self._check = lambda: membership.family.world.check(_WHERE)
+            family = comm.membership.family
+            world = family.world
+            self._check = lambda: world.check(_WHERE)
+            self._is_outlived = lambda: family.world is not world
         else:
             self._comm = comm.Dup()
         hosts = self._comm.gather(MPI.Get_processor_name(), 0)
@@ -167,7 +171,7 @@ class Recorder:
         """Send the rounds of a block to rank 0, which writes what it has of all."""
         rows, self._rows = self._rows[: self._count], np.zeros((BLOCK, 2))
         self._count = 0
-        if forked_child.is_child():
+        if forked_child.is_child() or self._is_outlived():
             return
         while self._sent and self._sent[0][0].Test():
             self._sent.popleft()
@@ -203,7 +207,8 @@ class Recorder:
     def close(self) -> None:
         """Write the rest, and free the messages.  Collective; harmless twice.
 
-        Rounds that not all ranks have ended are left out.
+        Rounds that not all ranks have ended are left out.  After a recovery it is
+        local, and the file has the rounds that were written before.
 
         Raises
         ------
@@ -216,6 +221,9 @@ class Recorder:
         if self._is_closed or forked_child.is_child():
             return
         self._is_closed = True
+        if self._is_outlived():
+            keep_left(*self._sent)  # the library may still read there
+            return
         self._send(_TAG_LAST)
         others = self._comm.size - 1
         if self._comm.rank == 0:
