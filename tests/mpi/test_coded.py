@@ -434,7 +434,7 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize("kind", [ValueError, Stop])
-@pytest.mark.parametrize("when", ["first", "later", "flush", "between"])
+@pytest.mark.parametrize("when", ["before", "first", "later", "flush", "between"])
 @pytest.mark.parametrize("name", ["uncoded", "repetition", "partial", "msgc"])
 def test_a_rank_raises(
     comm: MPI.Intracomm, world: World, kind: type[BaseException], when: str, name: str
@@ -453,6 +453,8 @@ def test_a_rank_raises(
 
     def run(coded: CodedAllreduce) -> None:
         count = coded.scheme.parts
+        if when == "before" and comm.rank == breaks:
+            raise kind("broken here")
         for turn in range(8):
             state["on"] |= when == "later" and turn == 2
             if when == "between" and turn == 2 and comm.rank == breaks:

@@ -34,7 +34,7 @@ from closeranks.collectives.coded.transport.round_wait import STEP, RoundWait
 from closeranks.collectives.coded.transport.round_work import Batch, SharedWork, compute_tasks
 from closeranks.collectives.coded.transport.vector_memory import VectorMemory
 from closeranks.comms import argument
-from closeranks.errors import CodeError, Revoked, UsageError
+from closeranks.errors import CodeError, PeerError, Revoked, UsageError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -236,7 +236,7 @@ class CodedAllreduce:
         except UsageError as error:
             if self._vectors is None:  # the others agree on the layout of their first gradients
                 self._wait.is_broken = True
-                agree_on_layout(self._comm, None, error)
+                self._agreed_layout(None, error)
             self._wait.tell_failure(error)
             raise
         job = self.round - self._base + 1
@@ -385,11 +385,27 @@ class CodedAllreduce:
                 layout = GradientLayout.of(batch.compute_ahead(first))
         except BaseException as met:  # the others would wait for this rank
             error = met
-        agreed = agree_on_layout(self._comm, layout, error)
+        agreed = self._agreed_layout(layout, error)
         self._check_types(agreed)
         if self._max_noise is None:
             self._max_noise = _NOISE / _rounding(agreed)
         self._vectors = VectorMemory(self._comm, self._node, agreed, self.scheme, self._ahead + 1)
+
+    def _agreed_layout(
+        self, layout: GradientLayout | None, error: BaseException | None
+    ) -> GradientLayout:
+        """Agree on the layout, once all ranks of this node are there.
+
+        A rank that has given up before its first round never comes, but has told
+        so in the memory of the node.
+        """
+        memory = self._memory
+        memory.words.store(memory.entered(self._member), 1)
+        try:
+            self._wait.until(lambda: not memory.behind(1), bool, late=lambda: memory.behind(1))
+        except PeerError as met:
+            raise error or met from None
+        return agree_on_layout(self._comm, layout, error)
 
     def _check_types(self, layout: GradientLayout) -> None:
         """Refuse whole numbers where vectors are multiplied by fractions."""
