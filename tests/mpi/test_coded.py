@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import psutil
 import pytest
 from mpi4py import MPI
 
@@ -23,6 +24,7 @@ from closeranks.collectives.coded import (
     CyclicRepetition,
     Expander,
     FractionalRepetition,
+    GilbertElliott,
     GradientCode,
     PartialRepetition,
     Repetition,
@@ -424,6 +426,10 @@ def test_unlike_ranks(comm: MPI.Intracomm, checks: bool, what: str) -> None:
         if what == "scheme":
             with pytest.raises(error):
                 CodedAllreduce(world, Repetition(n, n - 1) if is_last else Uncoded(n))
+            speeds = [1.0] * n
+            speeds[0 if is_last else -1] = 0.5  # as many parts, for other ranks
+            with pytest.raises(error):
+                CodedAllreduce(world, UnequalShares(n, speeds))
             return
         with CodedAllreduce(world, Uncoded(n)) as coded, pytest.raises(error):
             coded.step(lambda _number: gradients[what] if is_last else np.ones(3), n)
@@ -475,3 +481,43 @@ def test_a_rank_raises(
     with CodedAllreduce(world, SCHEMES[name](n)) as coded:
         state["on"] = False
         coded.step(lambda _number: np.ones(3), coded.scheme.parts)
+
+
+def test_auto_takes_a_code_where_ranks_are_slow_at_times(comm: MPI.Intracomm, world: World) -> None:
+    n = comm.size
+    slow = GilbertElliott(0.15, 0.3, 10, seed=3).factors(36, n)[:, comm.rank]
+    with CodedAllreduce(world, "auto") as coded:
+        for turn in range(36):
+
+            def part(number: int, turn: int = turn) -> Any:
+                time.sleep(1e-4 * slow[turn])
+                return np.full(4, number + turn)
+
+            found = coded.step(part, 4 * n)
+            assert (found == sum(range(4 * n)) + 4 * n * turn).all()
+        kinds = set(comm.allgather(type(coded.scheme).__name__))
+    assert len(kinds) == 1
+    if n < 2:
+        assert kinds == {"Uncoded"}
+
+
+def test_many_rounds_use_no_more(comm: MPI.Intracomm, world: World) -> None:
+    n, process = comm.size, psutil.Process()
+    draw = np.random.default_rng(5)
+    late, used = draw.integers(0, n, 150), (0, 0)
+    with CodedAllreduce(world, PartialRepetition(n, n - 1, micro=2)) as coded:
+        for turn, slowest in enumerate(late):
+            pause_s = 0.002 if comm.rank == slowest else 0.0
+            pause_s += 0.02 * (turn == 60 and comm.rank == 0)  # some rounds behind
+
+            def part(number: int, turn: int = turn, pause_s: float = pause_s) -> Any:
+                time.sleep(pause_s)
+                return np.full(2048, 1.0 * number + turn)
+
+            found = coded.step(part, 2 * n)
+            assert (found == sum(range(2 * n)) + 2 * n * turn).all()
+            now = process.num_fds(), process.memory_info().rss
+            used = now if turn == 100 else used
+        assert process.num_fds() == used[0]
+        assert process.memory_info().rss <= used[1] + (1 << 20)
+        assert len(coded._messages._sent) == len(coded._jobs) == 0

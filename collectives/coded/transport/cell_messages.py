@@ -1,4 +1,4 @@
-"""Small messages between nodes about rounds, and how a rank waits for anything."""
+"""Small messages between nodes about rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator.membership import Membership
 
 #: Kinds of messages.
-NOTE, PREPARE, PROMISE, ACCEPT, ACCEPTED, HEARD, ALL_LEFT, FAILED, END = range(1, 10)
+NOTE, PREPARE, PROMISE, ACCEPT, ACCEPTED, HEARD, ALL_LEFT, FAILED, END, MET = range(1, 11)
 #: Tag of these messages; those of gradients have higher ones.
 _TAG: Final = 1
 _HEAD: Final = 6
@@ -84,6 +84,7 @@ class CellMessages:
         self._status = MPI.Status()
         self.sent_bytes = 0
         self._ended, self._is_ended = set[int](), False
+        self._met: dict[int, int] = {}
 
     def tell_all(self, kind: int, round_: int, numbers: tuple[int, int], data: bytes) -> None:
         """Send a message to all ranks of all other nodes.  Local."""
@@ -119,9 +120,19 @@ class CellMessages:
             numbers = message[: 8 * _HEAD].view(np.int64).tolist()
             if numbers[0] == END:
                 self._ended.add(numbers[3])
+            elif numbers[0] == MET:
+                self._met[numbers[2]] = numbers[1]
             else:
                 found.append(CellMessage._make((*numbers, message[8 * _HEAD :].tobytes())))
         return found
+
+    def tell_met(self, meeting: int) -> None:
+        """Tell other nodes that all ranks of this one have come to a meeting.  Local."""
+        self.tell_all(MET, meeting, (0, 0), b"")
+
+    def nodes_met(self, meeting: int) -> int:
+        """Count the other nodes whose ranks have all come to a meeting.  Local."""
+        return sum(number >= meeting for number in self._met.values())
 
     def end(self) -> None:
         """Tell other nodes that no more messages come from this rank.  Local.

@@ -154,7 +154,7 @@ class CodedAllreduce:
         self._auto = AutoScheme(comm) if self._chooses else None
         size = comm.Get_size()
         self._late = np.zeros(size, np.int64)
-        self._waits, self._waited_s = 0, 0.0
+        self._waits, self._waited_s, self._meetings = 0, 0.0, 0
         self._last_statistics: dict[str, Any] | None = None  # as long as it is open
 
     def _reopen(self) -> None:
@@ -205,7 +205,9 @@ class CodedAllreduce:
         compute_part : callable
             Takes a micro-batch, and gives its gradient: an array of numbers,
             or a list of arrays, of the same shapes and types always.  What it
-            gave may be changed once it is called again.
+            gave may be changed once it is called again.  With a delay T it is
+            called in the T steps that follow, too: it must not look at variables
+            that a loop changes.
         parts : sequence or int
             The micro-batches, the same on all ranks; a number stands for
             ``range(parts)``.  At least ``scheme.parts``.
@@ -244,6 +246,7 @@ class CodedAllreduce:
         self._last_job = job
         found = self._run()
         if self._auto is not None and self._auto.is_due(self.round):
+            self._meet()
             self._switch(self._auto.choose(len(given)))
         return found
 
@@ -394,18 +397,29 @@ class CodedAllreduce:
     def _agreed_layout(
         self, layout: GradientLayout | None, error: BaseException | None
     ) -> GradientLayout:
-        """Agree on the layout, once all ranks of this node are there.
-
-        A rank that has given up before its first round never comes, but has told
-        so in the memory of the node.
-        """
-        memory = self._memory
-        memory.words.store(memory.entered(self._member), 1)
+        """Agree on the layout, once all ranks are there."""
         try:
-            self._wait.until(lambda: not memory.behind(1), bool, late=lambda: memory.behind(1))
+            self._meet()
         except PeerError as met:
             raise error or met from None
         return agree_on_layout(self._comm, layout, error)
+
+    def _meet(self) -> None:
+        """Wait until all ranks have come, before they call the communicator.
+
+        A rank that has given up never comes, but has told so: to wait for it in a
+        call of the communicator would last for ever.
+        """
+        memory, messages, meeting = self._memory, self._messages, self._meetings + 1
+        self._meetings = meeting
+        memory.words.store(memory.met(self._member), meeting)
+        self._wait.until(
+            lambda: not memory.missing(meeting), bool, late=lambda: memory.missing(meeting)
+        )
+        if self._member == 0:
+            messages.tell_met(meeting)
+        others = len(self._cells) - 1
+        self._wait.until(lambda: messages.nodes_met(meeting) == others, bool)
 
     def _check_types(self, layout: GradientLayout) -> None:
         """Refuse whole numbers where vectors are multiplied by fractions."""

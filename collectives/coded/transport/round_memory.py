@@ -12,8 +12,8 @@ Each word has lines of its own, since ranks that wait look at it all the time::
             records: flags of all ranks, as ranks of the node propose them,
                      as they were accepted, and as heard from elsewhere
             notes:   number, completeness and flags, by node
-    head:   ABANDONED and ENTERED of each rank of the node; LEFT_BY of each
-            node; FAILED, and why
+    head:   ABANDONED, ENTERED and MET of each rank of the node; LEFT_BY of
+            each node; FAILED, and why
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RoundMemory:
         self._members, self._size = len(cells[mine]), sum(map(len, cells))
         padded = -(-self._size // _APART) * _APART
         self._flag_bytes = padded
-        self._tail = (2 * self._members + len(cells)) * _APART
+        self._tail = (3 * self._members + len(cells)) * _APART
         head = self._tail + _APART + WORDS_BYTES
         self._head = -(-head // _APART) * _APART
         self._records = (_SLOT_WORDS + _RANK_WORDS * self._members) * _APART
@@ -114,7 +114,16 @@ class RoundMemory:
 
     def left_by(self, cell: int) -> int:
         """Give the address of the last round that all ranks of a node have left."""
-        return self._address + (2 * self._members + cell) * _APART
+        return self._address + (3 * self._members + cell) * _APART
+
+    def met(self, member: int) -> int:
+        """Give the address of the number of meetings to which a rank has come."""
+        return self._address + (2 * self._members + member) * _APART
+
+    def missing(self, meeting: int) -> list[int]:
+        """Give the ranks of this node that have not come to a meeting.  Local."""
+        load, here = self.words.load, self._cells[self._mine]
+        return [rank for member, rank in enumerate(here) if load(self.met(member)) < meeting]
 
     @property
     def failed(self) -> int:
