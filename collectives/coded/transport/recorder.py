@@ -156,16 +156,14 @@ class Recorder:
     def _add(self, began_s: float, seconds: float) -> None:
         if self._is_closed:
             raise UsageError(_WHERE, "the recorder is closed", "make a new one")
-        at = self._count
-        rows = self._rows
-        rows[at, 0] = seconds
-        if self.rounds and at:
-            rows[at - 1, 1] = max(0.0, began_s - self._before_s)
+        if self._count:
+            self._rows[self._count - 1, 1] = max(0.0, began_s - self._before_s)
+        if self._count == BLOCK:  # not before: now it is known how long its last round was
+            self._send(_TAG_ROWS)
+        self._rows[self._count, 0] = seconds
         self._before_s = began_s
         self.rounds += 1
-        self._count = at + 1
-        if at + 1 == BLOCK:
-            self._send(_TAG_ROWS)
+        self._count += 1
 
     def _send(self, tag: int) -> None:
         """Send the rounds of a block to rank 0, which writes what it has of all."""
