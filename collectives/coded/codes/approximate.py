@@ -36,6 +36,8 @@ class Expander(GradientCode):
 
     Attributes
     ----------
+    s : int
+        How many workers `GradientCoding` lets be late: ``d - 1``.
     second : float
         The largest absolute value of an eigenvalue of the adjacency matrix, but
         for the first, ``d``.
@@ -53,6 +55,7 @@ class Expander(GradientCode):
         if n * self.d % 2:
             problem = f"n = {n} and d = {self.d} are odd: no graph has such degrees"
             raise UsageError("Expander", problem, "give an even n or d")
+        self.s = self.d - 1
         graph = regular_graph(n, self.d, self.seed)
         self.second = float(np.sort(np.abs(np.linalg.eigvalsh(graph)))[-2])
         super().__init__(graph / self.d, exact=False)
@@ -91,6 +94,8 @@ class BalancedBlockDesign(GradientCode):
 
     Attributes
     ----------
+    s : int
+        How many workers `GradientCoding` lets be late: ``k - 1``.
     lam : int
         Parts that two workers share.
 
@@ -108,6 +113,7 @@ class BalancedBlockDesign(GradientCode):
             problem = f"no design with n = {n}, k = {self.k} is known"
             others = ", ".join(map(str, designs_near(n, self.k)))
             raise UsageError("BalancedBlockDesign", problem, f"give (n, k) = {others}")
+        self.s = self.k - 1
         self.lam = self.k * (self.k - 1) // max(n - 1, 1)
         super().__init__(design, exact=False)
 

@@ -17,7 +17,8 @@ class GradientCoding(OneTask):
     Tandon, Lei, Dimakis, Karampatziakis, "Gradient Coding", ICML 2017.
     Departures: the code is `Repetition`, whose coefficients are 1, unless
     another one is given by `of`; and a round may end with the first set of
-    workers that make the sum, not with ``n - s`` of them.
+    workers that make the sum, not with ``n - s`` of them.  A code that estimates
+    takes ``n - s``, since any set gives an estimate.
 
     Parameters
     ----------
@@ -107,7 +108,9 @@ class GradientCoding(OneTask):
         return weights
 
     def _enough(self, finished: frozenset[int]) -> bool:
-        return self.code.decodable(finished)
+        """Ask the code; an estimate takes all but ``s`` workers, since any set gives one."""
+        least = 0 if self.exact else self.n - getattr(self.code, "s", self.n)
+        return len(finished) >= least and self.code.decodable(finished)
 
     def _helpful(self, finished: frozenset[int]) -> set[int]:
         """Give all others but those whose vector is there already."""

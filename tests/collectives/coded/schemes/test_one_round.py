@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from closeranks.collectives.coded import (
     Backup,
+    BalancedBlockDesign,
     CyclicRepetition,
+    Expander,
     GradientCode,
     GradientCoding,
     Repetition,
@@ -211,3 +213,12 @@ def test_bad_parameters(scheme: Any, arguments: tuple[Any, ...], problem: str) -
     with pytest.raises(UsageError) as raised:
         scheme(*arguments)
     assert problem in str(raised.value)
+
+
+def test_a_code_that_estimates_waits_for_all_but_s() -> None:
+    scheme = GradientCoding.of(Expander(8, 3))
+    assert not scheme.may_end(1, {0})
+    assert not scheme.may_end(1, range(5))
+    assert scheme.may_end(1, range(6))
+    assert scheme.may_end(1, range(8))
+    assert GradientCoding.of(BalancedBlockDesign(7, 3)).may_end(1, {1, 2, 3, 5, 6})
