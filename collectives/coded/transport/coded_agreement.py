@@ -109,11 +109,12 @@ def _made_anew(size: int, scheme: object) -> Scheme:
 
 def described(scheme: Scheme) -> str:
     """Say which scheme it is, alike on ranks that mean the same.  Local."""
-    named = {
-        name: value
-        for name, value in vars(scheme).items()
-        if isinstance(value, int | float | str) and not name.startswith("_")
-    }
+    named: dict[str, object] = {}
+    for name, value in vars(scheme).items():
+        if isinstance(value, tuple) and not name.startswith("_"):  # may have an item a worker
+            named[name] = f"{crc32(repr(value).encode()):x}"
+        elif isinstance(value, int | float | str) and not name.startswith("_"):
+            named[name] = value
     code = getattr(scheme, "code", None)
     if code is not None:
         named["code"] = f"{type(code).__name__}:{crc32(code.matrix.tobytes()):x}"
