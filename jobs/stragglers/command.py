@@ -54,7 +54,8 @@ def _show(found: Forecast) -> None:
     from closeranks.jobs.plan.placement_rows import seconds
 
     trace, ranks = found.trace, found.ranks
-    hosts = f" on {len(set(trace.hosts))} hosts" if trace.hosts else ""
+    count = len(set(trace.hosts))
+    hosts = f" on {count} {'host' if count == 1 else 'hosts'}" if trace.hosts else ""
     click.echo(
         f"{trace.rounds} rounds of {trace.n} ranks{hosts}: a rank computes"
         f" {seconds(trace.usual_s)}, and {seconds(trace.overhead_s)} of a round are messages"

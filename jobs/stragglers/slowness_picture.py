@@ -72,7 +72,8 @@ def _heat_map(figure: Figure, axes: Axes, factors: NDArray[np.float64]) -> None:
         norm=LogNorm(1, most, clip=True), extent=(0.5, rounds + 0.5, -0.5, n - 0.5),
     )  # fmt: skip
     axes.set(title="how slow each rank was", xlabel="round", ylabel="rank")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     bar = figure.colorbar(image, ax=axes, pad=0.01)
     ticks = [tick for tick in (1, 1.5, 2, 3, 5, 8, 15, 30, 100, 1000) if tick <= most]
     bar.set_ticks(ticks, labels=[f"{tick:g}x" for tick in ticks])
