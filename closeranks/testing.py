@@ -19,6 +19,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
@@ -81,6 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep the real stderr for tracebacks; let rank 0 alone report."""
     if not _is_on(config):
         return
+    _own_temporary_folders()
     capture = config.pluginmanager.getplugin("capturemanager")
     if capture is None:
         config.stash[_STDERR] = os.dup(2)
@@ -89,6 +91,18 @@ def pytest_configure(config: pytest.Config) -> None:
             config.stash[_STDERR] = os.dup(2)
     if _number(_RANK, 0) != 0:
         config.pluginmanager.unregister(name="terminalreporter")
+
+
+def _own_temporary_folders() -> None:
+    """Give this rank a root of its own for ``tmp_path``.
+
+    At its end ``pytest`` removes the folders of earlier runs. Ranks that do so
+    at the same time would end a launch that has passed with an error.
+    """
+    given = os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()
+    own = Path(given) / f"pytest-{os.getuid()}-rank-{_number(_RANK, 0)}"
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(own)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -32,7 +32,10 @@ def seconds(call: Callable[[], object], count: int) -> float:
 
 
 def both(comm: Communicator, size: int) -> tuple[float, float]:
-    """Time all-reduces inside and outside of attempts, medians in seconds."""
+    """Return how many times as long calls take inside of attempts, and the seconds outside.
+
+    Each block is compared with the one before it: machines change their speed meanwhile.
+    """
     given = np.ones(size // 8)
     taken = np.empty_like(given)
     count = max(20, min(400, BLOCK_BYTES // (size + CALL_BYTES)))
@@ -49,7 +52,8 @@ def both(comm: Communicator, size: int) -> tuple[float, float]:
                 call()
                 once = seconds(call, count)
         inside.append(once)
-    return float(np.median(inside)), float(np.median(outside))
+    ratios = np.divide(inside, outside)
+    return float(np.median(ratios)), float(np.median(outside))
 
 
 def empty(comm: Communicator) -> None:
@@ -63,9 +67,9 @@ def main() -> None:
     """Measure each size."""
     with closeranks.init(on_failure="shrink") as comm:
         for size in [int(word) for word in sys.argv[1:]] or SIZES:
-            inside, outside = both(comm, size)
+            ratio, outside = both(comm, size)
             if comm.rank == 0:
-                more = f"{inside / outside:.3f} times, {1e6 * (inside - outside):+.3f} us"
+                more = f"{ratio:.3f} times, {1e6 * (ratio - 1) * outside:+.3f} us"
                 print(f"{size} B: {more} of {1e6 * outside:.2f}", flush=True)  # noqa: T201
         took = float(np.median([seconds(lambda: empty(comm), 20) for _ in range(BLOCKS)]))
         if comm.rank == 0:

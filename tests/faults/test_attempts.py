@@ -235,6 +235,7 @@ def test_what_waits_for_several_requests_is_repeated(answer: Answer) -> None:
     assert answer.status == 0, answer.whole
 
 
+@pytest.mark.serial
 def test_calls_inside_of_an_attempt_take_as_long(launch: Launch) -> None:
     program = str(ROOT / "docs" / "limits" / "attempts.py")
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "2", "--", program]

@@ -501,10 +501,11 @@ def test_auto_takes_a_code_where_ranks_are_slow_at_times(comm: MPI.Intracomm, wo
         assert kinds == {"Uncoded"}
 
 
-def test_many_rounds_use_no_more(comm: MPI.Intracomm, world: World) -> None:
+@pytest.mark.parametrize("rounds", [150, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_many_rounds_use_no_more(comm: MPI.Intracomm, world: World, rounds: int) -> None:
     n, process = comm.size, psutil.Process()
     draw = np.random.default_rng(5)
-    late, used = draw.integers(0, n, 150), (0, 0)
+    late, used = draw.integers(0, n, rounds), (0, 0)
     with CodedAllreduce(world, PartialRepetition(n, n - 1, micro=2)) as coded:
         for turn, slowest in enumerate(late):
             pause_s = 0.002 if comm.rank == slowest else 0.0
