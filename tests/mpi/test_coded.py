@@ -152,7 +152,7 @@ def assert_near(found: np.ndarray, want: np.ndarray, most: float) -> None:
 def test_grouped_codes_add_the_vectors_of_the_lowest_on_time(
     comm: MPI.Intracomm, world: World, dtype: Any
 ) -> None:
-    """In the order of the workers, short floats in float32; each in its parts' order."""
+    """In the order of the workers, each in its parts' order; short floats in float32."""
     n, wide = comm.size, np.dtype("f4") if np.dtype(dtype).itemsize == 2 else np.dtype(dtype)
     if n < 2:
         pytest.skip("nobody is late")
@@ -181,16 +181,33 @@ def test_grouped_codes_add_the_vectors_of_the_lowest_on_time(
                         for p in code.assignment(worker)
                         for number in range(first[p], first[p + 1])
                     ]
-                    total = data[numbers[0]].copy()
+                    total = data[numbers[0]].astype(wide)
                     for number in numbers[1:]:
                         total += data[number]
-                    vectors.append(total.astype(wide))
+                    vectors.append(total)
                 want = vectors[0].copy()
                 for vector in vectors[1:]:
                     want += vector
                 assert found.tobytes() == want.astype(dtype).tobytes()
                 same_bytes(comm, [found])
                 comm.Barrier()
+
+
+@pytest.mark.parametrize("dtype", ["f2", BFLOAT16], ids=str)
+@pytest.mark.parametrize("name", ["uncoded", "repetition", "partial", "cyclic"])
+def test_short_floats_are_rounded_once(
+    comm: MPI.Intracomm, world: World, dtype: Any, name: str
+) -> None:
+    """A rank adds more micro-batches than a sum of short floats could count."""
+    n = comm.size
+    for micro in (1024 * n, 1024 * n + 3):  # as many as parts have, and some more
+        with CodedAllreduce(world, SCHEMES[name](n), max_noise=1e9) as coded:
+            mixed = [np.ones(3, dtype), np.ones(2, "f4"), np.ones((), dtype)]
+            found = coded.step(lambda _, mixed=mixed: mixed, micro)
+            assert [one.dtype for one in found] == [one.dtype for one in mixed]
+            for one in found:
+                assert_near(one, np.full(one.shape, micro), float(FINFO(dtype).eps))
+            same_bytes(comm, [found])
 
 
 def pause_of(comm: MPI.Intracomm, late: int) -> Callable[[], None]:

@@ -14,17 +14,17 @@ from closeranks.errors import UsageError
 
 #: Where the elements of each type begin: at a line of the caches.
 _LINE: Final = 64
-#: Types in which sums of short floats are formed; they are rounded once.
-_SUMMED_AS: Final = {"float16": np.float32, "bfloat16": np.float32}
+#: Types in which short floats are kept and added; they are rounded when the sum is given.
+_SUMMED_AS: Final = {"float16": np.dtype(np.float32), "bfloat16": np.dtype(np.float32)}
 _CALL: Final = "CodedAllreduce.step"
 
 Bytes = NDArray[np.uint8]
-#: Flat views of a vector, one an element type.
+#: Flat views of a vector, one a type of sums.
 Flats = list[NDArray[Any]]
 
 
 class _Section(NamedTuple):
-    """All elements of one type."""
+    """All elements that are added in one type."""
 
     dtype: np.dtype[Any]
     start: int
@@ -34,8 +34,9 @@ class _Section(NamedTuple):
 class GradientLayout:
     """Shapes and element types of a gradient, and where they lie in a vector.
 
-    Arrays of one element type lie side by side.  All ranks have the same
-    layout.
+    Arrays that are added in one type lie side by side.  Short floats are added
+    in float32, from the first micro-batch on, and rounded once, by `unpack`.
+    All ranks have the same layout.
 
     Parameters
     ----------
@@ -63,8 +64,9 @@ class GradientLayout:
         counts: dict[np.dtype[Any], int] = {}
         firsts = []
         for shape, dtype in arrays:
-            firsts.append(counts.get(dtype, 0))
-            counts[dtype] = firsts[-1] + math.prod(shape)
+            wide = _SUMMED_AS.get(dtype.name, dtype)
+            firsts.append(counts.get(wide, 0))
+            counts[wide] = firsts[-1] + math.prod(shape)
         start = 0
         for dtype, count in counts.items():
             self._sections.append(_Section(dtype, start, count))
@@ -72,7 +74,8 @@ class GradientLayout:
         self.nbytes = max(start, _LINE)
         order = list(counts)
         for (shape, dtype), first in zip(arrays, firsts, strict=True):
-            self._places.append((order.index(dtype), first, first + math.prod(shape)))
+            wide = _SUMMED_AS.get(dtype.name, dtype)
+            self._places.append((order.index(wide), first, first + math.prod(shape)))
 
     @classmethod
     def of(cls, gradient: object) -> GradientLayout:
@@ -105,11 +108,11 @@ class GradientLayout:
 
     @property
     def element_types(self) -> list[np.dtype[Any]]:
-        """Element types, each once."""
-        return [section.dtype for section in self._sections]
+        """Element types of the gradient, each once."""
+        return list(dict.fromkeys(dtype for _, dtype in self._arrays))
 
     def flats(self, memory: Bytes) -> Flats:
-        """View the bytes of a vector as flat arrays, one an element type.  Local."""
+        """View the bytes of a vector as flat arrays, one a type of sums.  Local."""
         found = []
         for dtype, start, count in self._sections:
             stop = start + count * dtype.itemsize
@@ -138,7 +141,9 @@ class GradientLayout:
             If its layout is another one; the vector is unchanged then.
         """
         arrays = _arrays(gradient)
-        if [(array.shape, array.dtype) for array in arrays] != list(self._arrays):
+        is_list = not isinstance(gradient, np.ndarray)
+        found = [(array.shape, array.dtype) for array in arrays]
+        if is_list != self._is_list or found != list(self._arrays):
             problem = f"compute_part gave {GradientLayout.of(gradient)}, and {self} before"
             raise UsageError(_CALL, problem, "give arrays of the same shapes and types always")
         for array, (section, first, last) in zip(arrays, self._places, strict=True):
@@ -146,17 +151,22 @@ class GradientLayout:
             if is_first and coefficient == 1:
                 np.copyto(target, array)
             elif is_first:
-                np.multiply(array, array.dtype.type(coefficient), out=target)
+                np.multiply(array, target.dtype.type(coefficient), out=target)
             elif coefficient == 1:
                 np.add(target, array, out=target)
             else:
-                np.add(target, array * array.dtype.type(coefficient), out=target)
+                np.add(target, array * target.dtype.type(coefficient), out=target)
 
     def unpack(self, flats: Flats) -> Any:
-        """Copy a vector to new arrays, in the form of the gradient.  Local."""
+        """Copy a vector to new arrays, in the form of the gradient.
+
+        Local.  Here short floats are rounded.
+        """
         found = [
-            flats[section][first:last].reshape(shape).copy()
-            for (shape, _), (section, first, last) in zip(self._arrays, self._places, strict=True)
+            flats[section][first:last].reshape(shape).astype(dtype)
+            for (shape, dtype), (section, first, last) in zip(
+                self._arrays, self._places, strict=True
+            )
         ]
         return found if self._is_list else found[0]
 
@@ -170,7 +180,7 @@ class GradientLayout:
 def weighted_sum(out: Flats, terms: Sequence[tuple[Flats, float]]) -> None:
     """Write the weighted sum of vectors, in the order of the terms.
 
-    Local.  Short floats are added as float32 and rounded once.
+    Local.
 
     Parameters
     ----------
@@ -180,20 +190,16 @@ def weighted_sum(out: Flats, terms: Sequence[tuple[Flats, float]]) -> None:
         Vectors and their factors; without any the sum is 0.
     """
     for index, target in enumerate(out):
-        wide = _SUMMED_AS.get(target.dtype.name)
-        total = target if wide is None else np.empty(target.shape, wide)
         if not terms:
-            total[...] = 0
+            target[...] = 0
         for number, (flats, weight) in enumerate(terms):
             term = flats[index]
             if weight != 1:
-                term = term.astype(total.dtype) * total.dtype.type(weight)
+                term = term * target.dtype.type(weight)
             if number == 0:
-                np.copyto(total, term, casting="unsafe")
+                np.copyto(target, term)
             else:
-                np.add(total, term, out=total)
-        if total is not target:
-            np.copyto(target, total, casting="unsafe")
+                np.add(target, term, out=target)
 
 
 def copied(gradient: object) -> list[NDArray[Any]] | NDArray[Any]:
