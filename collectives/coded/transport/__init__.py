@@ -13,6 +13,8 @@ In reading order:
 * `gradient_exchange`: weighted vectors become one sum in every node.
 * `round_wait`: how a rank waits, and what ends the wait.
 * `coded_agreement`: what the ranks agree on first.
+* `step_parts`: the micro-batches of a step.
+* `one_call`: one call at a time.
 * `auto_scheme`: a scheme chosen from the times of the ranks.
 * `recorder`: `Recorder`, which writes these times to a file.
 * `coded_allreduce`: `CodedAllreduce`.

@@ -26,7 +26,7 @@ class AutoScheme:
 
     After 32 rounds without a code, and then after every 64, the ranks gather
     how slow each was in each round.  All ranks compute the same choice from
-    it.
+    it.  Batches that are too small for it get what fits.
 
     Parameters
     ----------
@@ -39,6 +39,8 @@ class AutoScheme:
         self._seconds: deque[float] = deque(maxlen=BETWEEN)
         self._factors: np.ndarray[Any, np.dtype[np.float64]] = np.empty((0, self._n))
         self._last_s = 0.0
+        self._chosen: Scheme = Uncoded(self._n)
+        self._fitted: tuple[int, Scheme] = -1, self._chosen
 
     def note(self, seconds: float, computed: int) -> None:
         """Note a round in which this rank has computed micro-batches.  Local.
@@ -58,8 +60,8 @@ class AutoScheme:
         """Tell whether the ranks choose after so many rounds.  Local."""
         return rounds == FIRST or (rounds > FIRST and (rounds - FIRST) % BETWEEN == 0)
 
-    def choose(self, parts: int) -> Scheme:
-        """Choose a scheme.
+    def choose(self, parts: int) -> None:
+        """Choose a scheme, the same on all ranks.
 
         Collective.
 
@@ -67,11 +69,6 @@ class AutoScheme:
         ----------
         parts : int
             Micro-batches of a round.
-
-        Returns
-        -------
-        Scheme
-            The same on all ranks, with at most so many parts.
         """
         told = self._comm.allgather(list(self._seconds))
         self._seconds.clear()
@@ -79,7 +76,32 @@ class AutoScheme:
         usual = np.median(seconds[seconds > 0]) if np.any(seconds > 0) else 1.0
         factors = np.where(seconds > 0, seconds, usual) / usual
         self._factors = np.concatenate([self._factors, factors])[-_KEPT:]
-        chosen = tune(self._factors, fixed_s=0, compute_s=usual * parts)
+        self._chosen = tune(self._factors, fixed_s=0, compute_s=usual * parts)
+        self._fitted = -1, self._chosen
+
+    def fitting(self, parts: int) -> Scheme:
+        """Give the scheme for a batch.
+
+        Local; the same on all ranks.
+
+        Parameters
+        ----------
+        parts : int
+            Its micro-batches.
+
+        Returns
+        -------
+        Scheme
+            What was chosen last, with at most so many parts; `Uncoded` where that
+            cannot be, before the first choice, and for batches that nothing fits.
+            The same object for batches of one size that follow each other.
+        """
+        if parts != self._fitted[0]:
+            self._fitted = parts, self._fit(parts)
+        return self._fitted[1]
+
+    def _fit(self, parts: int) -> Scheme:
+        chosen = self._chosen
         if isinstance(chosen, PartialRepetition) and chosen.parts > parts:
             micro = parts // self._n
             chosen = PartialRepetition(self._n, chosen.s, micro) if micro else Uncoded(self._n)

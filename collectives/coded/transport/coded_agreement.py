@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -70,7 +71,10 @@ def agree_on_arguments(
             argument.instance(_WHERE, "record", record, Recorder, "give a Recorder, or None")
     except UsageError as wrong:
         problem = wrong
-    said = "" if found is None else f"{described(found)}, ahead={ahead}, max_noise={max_noise}"
+    said = ""
+    if found is not None:
+        name = scheme if isinstance(scheme, str) else described(found)
+        said = f"{name}, ahead={operator.index(ahead)}, max_noise={max_noise}"  # type: ignore[arg-type]
     told = comm.allgather((problem, said))
     for met, _ in told:
         if met is not None:
@@ -97,8 +101,10 @@ def _read(size: int, scheme: object, ahead: object, max_noise: object) -> Scheme
     return scheme.copy()
 
 
-def _made_anew(size: int, scheme: object) -> Scheme:
+def _made_anew(size: int, scheme: object) -> Scheme | str:
     """Give the scheme for the ranks that a recovery has left or brought."""
+    if isinstance(scheme, str):
+        return scheme
     assert isinstance(scheme, Scheme)
     try:
         return scheme.for_workers(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from closeranks.collectives.coded.transport.coded_agreement import (
 )
 from closeranks.collectives.coded.transport.gradient_exchange import GradientExchange, VectorTerm
 from closeranks.collectives.coded.transport.gradient_layout import Flats, GradientLayout
+from closeranks.collectives.coded.transport.one_call import OneCall
 from closeranks.collectives.coded.transport.round_decision import RoundDecision
 from closeranks.collectives.coded.transport.round_memory import (
     CLOSED,
@@ -32,8 +34,10 @@ from closeranks.collectives.coded.transport.round_memory import (
 )
 from closeranks.collectives.coded.transport.round_wait import STEP, RoundWait
 from closeranks.collectives.coded.transport.round_work import Batch, SharedWork, compute_tasks
+from closeranks.collectives.coded.transport.step_parts import check_enough, read_parts
 from closeranks.collectives.coded.transport.vector_memory import VectorMemory
 from closeranks.comms import argument
+from closeranks.comms.exit import forked_child
 from closeranks.errors import CodeError, PeerError, Revoked, UsageError
 
 if TYPE_CHECKING:
@@ -113,11 +117,13 @@ class CodedAllreduce:
         record: Recorder | None = None,
         max_noise: float | None = None,
     ) -> None:
-        self._first = agree_on_arguments(comm, scheme, ahead, max_noise, record)
-        self._comm, self._ahead, self._given_noise = comm, ahead, max_noise
+        chosen = agree_on_arguments(comm, scheme, ahead, max_noise, record)
+        self._comm, self._ahead, self._given_noise = comm, operator.index(ahead), max_noise
         self._record, self._is_closed = record, False
         self._chooses = isinstance(scheme, str)
-        self._open(self._first)
+        self._first = scheme if isinstance(scheme, str) else chosen
+        self._call = OneCall("CodedAllreduce")
+        self._open(chosen)
 
     def _open(self, chosen: Scheme) -> None:
         """Begin with the ranks that are there; collective."""
@@ -223,19 +229,28 @@ class CodedAllreduce:
         ------
         UsageError
             If there are fewer micro-batches than parts of the scheme, or
-            ``compute_part`` gives something else than before.
+            ``compute_part`` gives something else than before; or if a call is
+            under way, in which this one is made, or of another thread.
         CodeError
             On all ranks, if the sum would be drowned by rounding errors.
         PeerLost, PeerLate, Revoked
             If ranks that it needs have died, raised an error, or are too late.
         """
-        self._refuse()
-        if self._wait.is_outlived:
-            self._reopen()
+        with self._call:
+            self._refuse()
+            if self._wait.is_outlived:
+                self._reopen()
+            return self._step(compute_part, parts)
+
+    def _step(self, compute_part: Callable[[Any], Any], parts: int | Sequence[Any]) -> Any:
         try:
             argument.instance(STEP, "compute_part", compute_part, Callable, "give a function")
-            given = self._read_parts(parts)
-        except UsageError as error:
+            given = read_parts(parts)
+            count = len(given)
+            if self._auto is not None:
+                self._switch(self._auto.fitting(count))
+            check_enough(count, self.scheme)
+        except BaseException as error:  # a sequence may raise what it likes
             if self._vectors is None:  # the others agree on the layout of their first gradients
                 self._wait.is_broken = True
                 self._agreed_layout(None, error)
@@ -247,14 +262,19 @@ class CodedAllreduce:
         found = self._run()
         if self._auto is not None and self._auto.is_due(self.round):
             self._meet()
-            self._switch(self._auto.choose(len(given)))
+            self._auto.choose(count)
+            self._switch(self._auto.fitting(count))
         return found
 
     def _switch(self, scheme: Scheme) -> None:
-        """Go on with another scheme without delay, from the next round on."""
-        if described(scheme) == described(self._pristine):
+        """Go on with another scheme without delay, from the next round on.
+
+        Local: ranks that are some rounds behind switch when they come there.
+        """
+        before, self._pristine = self._pristine, scheme
+        if scheme is before or described(scheme) == described(before):
             return
-        self._pristine, self.scheme = scheme, scheme.copy()
+        self.scheme = scheme.copy()
         self._base, self._last_job = self.round, 0
         self._jobs.clear()
         topology = self._comm.membership.topology
@@ -273,7 +293,11 @@ class CodedAllreduce:
             One sum a call of `step` that returned None, in their order; empty
             for a scheme without delay.
         """
-        self._refuse()
+        with self._call:
+            self._refuse()
+            return self._flush()
+
+    def _flush(self) -> list[Any]:
         if self._wait.is_outlived:
             if self._last_job and self.scheme.delay:
                 problem = "jobs that were under way are lost in a recovery"
@@ -317,19 +341,6 @@ class CodedAllreduce:
             "waits": self._waits,
             "wait_s": self._waited_s,
         }
-
-    def _read_parts(self, parts: int | Sequence[Any]) -> Sequence[Any]:
-        """Read the micro-batches of a call."""
-        least = self.scheme.parts
-        if isinstance(parts, int | np.integer):
-            parts = range(int(parts))
-        elif not (hasattr(parts, "__len__") and hasattr(parts, "__getitem__")):
-            problem = f"parts is {argument.shown(parts)}"
-            raise UsageError(STEP, problem, "give a sequence, or a number")
-        if len(parts) < least:
-            problem = f"{len(parts)} micro-batches for {least} parts of {self._name}"
-            raise UsageError(STEP, problem, f"cut the batch into at least {least}")
-        return parts
 
     @property
     def _name(self) -> str:
@@ -616,9 +627,19 @@ class CodedAllreduce:
         """Free the memory and the messages.  Collective; harmless twice.
 
         Sums that a scheme with a delay has not given yet are lost; see `flush`.
+        In a forked child nothing is done.
+
+        Raises
+        ------
+        UsageError
+            If a call is under way, in which this one is made, or of another thread.
         """
-        if self._is_closed:
+        if self._is_closed or forked_child.is_child():
             return
+        with self._call:
+            self._close()
+
+    def _close(self) -> None:
         self._last_statistics = self.statistics()
         self._is_closed = True
         try:
@@ -655,11 +676,11 @@ class CodedAllreduce:
         del traceback
         if kind is None:
             self.close()
-        elif not self._is_closed and error is not None:
+        elif not (self._is_closed or error is None or forked_child.is_child()):
             self._is_closed = True
             if self._last_statistics is None:
                 self._wait.tell_failure(error)
-                self._release()
+                self._call.finally_do(self._release)  # a thread may compute still
 
     def __repr__(self) -> str:
         return f"CodedAllreduce({self._name}, {self.scheme.n} ranks, round {self.round})"
