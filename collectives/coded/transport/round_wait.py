@@ -14,6 +14,7 @@ from mpi4py import MPI
 from closeranks.collectives.coded.transport.cell_messages import FAILED
 from closeranks.collectives.coded.transport.round_memory import WORDS_BYTES
 from closeranks.collectives.engine.error_translation import explained
+from closeranks.comms.exit import forked_child
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, PeerLost, Revoked
@@ -187,7 +188,7 @@ class RoundWait:
             raise self._world.verdict(STEP)
 
     def tell_failure(self, error: BaseException) -> None:
-        """Tell all ranks that this one cannot go on.  Local.
+        """Tell all ranks that this one cannot go on.  Local; not in a forked child.
 
         Parameters
         ----------
@@ -195,6 +196,8 @@ class RoundWait:
             Why.
         """
         self.is_broken = True
+        if forked_child.is_child():
+            return  # which is no rank
         if self.is_outlived or (self._hears and self._world.revoked):
             return  # which has told them, and why
         words = _words_of(error)

@@ -23,6 +23,7 @@ from closeranks.collectives.coded.transport.round_memory import (
     TAKEN,
     WAITS,
 )
+from closeranks.comms.exit import forked_child
 
 if TYPE_CHECKING:
     from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
@@ -69,6 +70,7 @@ class Batch:
             return self._kept.pop(number)
         began = time.perf_counter()
         found = self._compute(self._parts[number])
+        forked_child.refuse_in_child("CodedAllreduce.step")  # its vectors are its parent's
         self.seconds += time.perf_counter() - began
         self.computed += 1
         return found
