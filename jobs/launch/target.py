@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,3 +86,34 @@ def writing(verb: str, path: Path) -> Iterator[None]:
         yield
     except OSError as wrong:
         raise Error(verb, f"cannot write {path}: {wrong.strerror}", "name another file") from wrong
+
+
+@contextmanager
+def printing(verb: str) -> Iterator[None]:
+    """Say that the system refuses what a verb prints; local.
+
+    Parameters
+    ----------
+    verb : str
+        The verb that prints.
+
+    Yields
+    ------
+    None
+        While it prints.
+
+    Raises
+    ------
+    Error
+        If the system refuses, such as for want of space.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as wrong:
+        if wrong.errno == errno.EPIPE:  # nobody reads it any more: Click ends quietly
+            raise
+        # What is left in the buffer would be tried again at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        problem = f"cannot write to standard output: {wrong.strerror}"
+        raise Error(verb, problem, "send it somewhere else") from wrong

@@ -39,7 +39,8 @@ def stragglers(trace: Path, json_path: Path | None, draw_path: Path | None) -> N
         found = forecast(Trace(trace))
     except UsageError as wrong:  # the words are right, the data are not
         raise click.ClickException(str(wrong)) from wrong
-    _show(found)
+    with target.printing("stragglers"):
+        _show(found)
     if json_path is not None:
         target.write("stragglers", json_path, json.dumps(found.rows, indent=1) + "\n")
     if draw_path is not None:

@@ -102,10 +102,14 @@ def forecast(trace: Trace) -> Forecast:
     times = [time + trace.overhead_s for time in times]
     exact = [i for i, one in enumerate(found) if one.scheme.exact]
     number, _ = choose([found[i] for i in exact], [times[i] for i in exact])
-    chosen = exact[number]
+    idle = tuple(np.flatnonzero(np.median(trace.compute_s, axis=0) == 0).tolist())
+    chosen = 0 if idle else exact[number]
     ranks = slow_ranks(factors)
     bursty = fit_bursty(ranks.late)
     advice = _advice(found[chosen], float(times[0].mean() / times[chosen].mean()), ranks)
+    if idle:  # a rank that has no work seems to be as fast as can be
+        remedy = "record a run in which each rank computes its share"
+        advice = f"Idle: {named(idle)} without work in most rounds; {remedy}."
     known = {
         "advice": advice,
         "ranks": trace.n,
@@ -143,7 +147,7 @@ def _row(one: SchemeCandidate, time: NDArray[np.float64], uncoded: NDArray[np.fl
 
 def _advice(chosen: SchemeCandidate, speedup: float, ranks: SlowRanks) -> str:
     """Say what to do."""
-    gain = f"{speedup:.2g}x as fast"
+    gain = f"{speedup:.2g}x as fast" if speedup >= 1.1 else f"{speedup:.2f}x as fast"
     slow = named(ranks.chronic)
     if isinstance(chosen.scheme, Uncoded):
         most = f"no scheme would surely save {LEAST_GAIN:.0%} of a round"
@@ -154,7 +158,10 @@ def _advice(chosen: SchemeCandidate, speedup: float, ranks: SlowRanks) -> str:
         speeds = ", ".join(f"{1 / ranks.usual[rank]:.2g}" for rank in shown)
         said = f"Chronic: {slow} slow for good ({times}); repair that, or give less work"
         return f"{said} by {chosen.name} with {speeds} there and 1 elsewhere, {gain}."
-    said = f"Bursty: {named(ranks.bursty)} slow at times; {chosen.name} would be {gain}"
+    if not ranks.bursty:
+        said = f"Uneven: no rank is slow at times, but they differ; {chosen.name} would be {gain}"
+    else:
+        said = f"Bursty: {named(ranks.bursty)} slow at times; {chosen.name} would be {gain}"
     if ranks.chronic:
         return f"{said}, but {slow} slow for good: repair that, or give less work, first."
     return f"{said}."

@@ -162,3 +162,39 @@ def test_ranks_are_named_in_short() -> None:
     assert named((3,)) == "rank 3 is"
     assert named((3, 1)) == "ranks 3, 1 are"
     assert named((9, 1, 2, 3, 4, 5)) == "ranks 9, 1, 2, 3 and 2 more are"
+
+
+def test_ranks_that_differ_by_chance_are_not_slow_at_times(tmp_path: Path) -> None:
+    factors = np.random.default_rng(0).uniform(0.9, 1.1, (64, 4))
+    found = forecast(Trace(recorded(tmp_path / "t.h5", factors, micro=100)))
+    assert found.ranks.bursty == ()
+    assert re.fullmatch(
+        r"Uneven: no rank is slow at times, but they differ;"
+        r" PartialRepetition\(4, 3, \d+\) would be 1\.0\dx as fast\.",
+        found.advice,
+    )
+
+
+def test_a_rank_without_work(tmp_path: Path) -> None:
+    found = forecast(Trace(recorded(tmp_path / "t.h5", np.tile([0.0, 1, 1], (64, 1)))))
+    assert found.advice.startswith("Idle: rank 0 is without work in most rounds; record a run")
+    assert [row["scheme"] for row in found.rows if row["chosen"]] == ["Uncoded(3)"]
+
+
+@pytest.mark.parametrize("share_s", [1e30, 1e-45])
+def test_a_trace_of_odd_seconds(share_s: float, tmp_path: Path) -> None:
+    TraceWriter(tmp_path / "t.h5", 8).append(np.minimum(share_s * bursty(), 1e30))
+    rows = forecast(Trace(tmp_path / "t.h5")).rows
+    assert all(np.isfinite(row["speedup"]) and row["seconds"] > 0 for row in rows)
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    trace = recorded(tmp_path / "t.h5", calm())
+    command = [sys.executable, "-m", "closeranks", "stragglers", str(trace)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("closeranks: error: stragglers: cannot write to standard output")
+    assert done.stderr.count("\n") == 1
