@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -257,3 +258,12 @@ def test_a_recorder_of_no_file(world: World, case: str) -> None:
     with pytest.raises(UsageError):
         Recorder(world, BAD_PATHS[case])
     world.Barrier()
+
+
+def test_a_round_is_recorded_once(world: World, tmp_path: Path) -> None:
+    path = world.bcast(tmp_path / "run.trace")
+    with Recorder(world, path) as recorder:
+        for _ in range(8):
+            with recorder.compute(), pytest.raises(UsageError, match="being recorded"):
+                recorder.compute().__enter__()
+        assert recorder.rounds == 8

@@ -22,7 +22,7 @@ from closeranks.collectives.coded.schemes.one_task import OneTask
 from closeranks.collectives.coded.schemes.partial_repetition import PartialRepetition
 from closeranks.collectives.coded.schemes.scheme import Scheme
 from closeranks.collectives.coded.stragglers.delay_factors import StragglerModel, read_factors
-from closeranks.collectives.coded.stragglers.number_argument import number
+from closeranks.collectives.coded.stragglers.number_argument import check_work, number
 from closeranks.comms import argument
 from closeranks.errors import UsageError
 
@@ -124,8 +124,7 @@ def simulate(
     fixed_s = number(where, "fixed_s", fixed_s)
     compute_s = number(where, "compute_s", compute_s)
     mu = number(where, "mu", mu)
-    if fixed_s + compute_s == 0:
-        raise UsageError(where, "fixed_s and compute_s are 0", "give seconds above 0")
+    check_work(where, fixed_s, compute_s)
     if rounds <= scheme.delay:
         problem = f"{rounds} rounds, and the first job is over after {scheme.delay + 1}"
         raise UsageError(where, problem, "give more rounds")

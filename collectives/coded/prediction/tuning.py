@@ -18,7 +18,7 @@ from closeranks.collectives.coded.prediction.candidates import (
 from closeranks.collectives.coded.schemes.scheme import Scheme
 from closeranks.collectives.coded.schemes.work_sharing import MOST_MICRO
 from closeranks.collectives.coded.stragglers.delay_factors import StragglerModel, as_factors
-from closeranks.collectives.coded.stragglers.number_argument import number
+from closeranks.collectives.coded.stragglers.number_argument import check_work, number
 from closeranks.comms import argument
 from closeranks.errors import UsageError
 
@@ -126,8 +126,7 @@ def tune(
     if memory is not None:
         memory = number("tune", "memory", memory, least=1)
     delay = argument.whole("tune", "delay", delay)
-    if fixed_s + compute_s == 0:
-        raise UsageError("tune", "fixed_s and compute_s are 0", "give seconds above 0")
+    check_work("tune", fixed_s, compute_s)
     found = candidates(factors, micro=micro, exact=bool(exact), memory=memory, delay=delay)
     found = [one for one in found if one.scheme.delay < len(factors)]
     times = [per_round(one, factors, fixed_s, compute_s) + comm_s for one in found]

@@ -70,6 +70,9 @@ class SRSGC(Sequential[_Job]):
             problem = f"B is {self.B}, W is {self.W}"
             raise UsageError("SRSGC", problem, "let B divide W - 1: W = B + 1, 2 B + 1, ...")
         self.s = -(-self.lam * self.B // (self.W - 1 + self.B))
+        if self.s >= self.n:
+            problem = f"lam is {self.lam}: no worker of {self.n} may be counted on"
+            raise UsageError("SRSGC", problem, "give a smaller lam")
         self.code = inner_code("SRSGC", inner, self.n, self.s)
         self.delay, self.load, self.parts = self.B, self.code.load, self.code.parts
         rows = [self.code.assignment(worker) for worker in range(self.n)]

@@ -17,6 +17,8 @@ from closeranks.errors import UsageError
 _TOLERANCE = 0.03
 #: The fastest worker gets at most so many parts.
 _MOST = 16
+#: Quotients of speeds that are further apart would overflow.
+_WIDEST = 1e200
 
 
 class UnequalShares(OneTask):
@@ -42,8 +44,8 @@ class UnequalShares(OneTask):
     Raises
     ------
     UsageError
-        If n < 1, there are not n speeds, one is negative or not finite, or all
-        are 0.
+        If n < 1, there are not n speeds, one is negative or not finite, all are
+        0, or positive ones differ by more than a factor of 1e200.
     """
 
     def __init__(self, n: int, speeds: Sequence[float]) -> None:
@@ -73,7 +75,13 @@ def _speeds(n: int, speeds: Sequence[float]) -> NDArray[np.float64]:
             raise UsageError("UnequalShares", problem, "give a finite number, 0 or above")
     if not any(given):
         raise UsageError("UnequalShares", "all speeds are 0", "let one of them be positive")
-    return np.array(given, np.float64)
+    found = np.array(given, np.float64)
+    slowest, fastest = found[found > 0].min(), found.max()
+    if slowest < fastest / _WIDEST:
+        problem = f"speeds are from {slowest:g} to {fastest:g}"
+        remedy = f"give speeds within a factor of {_WIDEST:g}, or 0"
+        raise UsageError("UnequalShares", problem, remedy)
+    return found
 
 
 def _shares(speeds: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -7,6 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.coded.stragglers.number_argument import (
+    LARGEST,
+    SMALLEST,
+    real_numbers,
+)
 from closeranks.comms import argument
 from closeranks.errors import UsageError
 
@@ -41,7 +46,7 @@ def read_factors(where: str, delays: Any, rounds: int, n: int) -> Factors:
     Raises
     ------
     UsageError
-        If the shape is another one, or a factor is not finite and above 0.
+        If the shape is another one, or a factor is not from 1e-50 to 1e50.
     """
     if isinstance(delays, StragglerModel):
         found = delays.factors(rounds, n)
@@ -71,18 +76,20 @@ def as_factors(where: str, delays: Any) -> Factors:
     Raises
     ------
     UsageError
-        If it has no such shape, or a factor is not finite and above 0.
+        If it has no such shape, or elements that are no real numbers, or a
+        factor is not from 1e-50 to 1e50.
     """
     remedy = "give an array of shape (rounds, workers), or a model with factors()"
     try:
-        found = np.asarray(delays, np.float64)
-    except (TypeError, ValueError):
+        found = real_numbers(delays)
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(where, f"delays is {argument.shown(delays)}", remedy) from None
     if found.ndim != 2 or not found.size:
         raise UsageError(where, f"delays has shape {found.shape}", remedy)
-    wrong = ~(np.isfinite(found) & (found > 0))
+    wrong = ~((found >= SMALLEST) & (found <= LARGEST))
     if wrong.any():
         round, worker = (int(axis[0]) for axis in np.nonzero(wrong))
         problem = f"the factor of worker {worker} in round {round + 1} is {found[round, worker]}"
-        raise UsageError(where, problem, "give finite factors above 0; 1 is the usual speed")
+        remedy = f"give factors from {SMALLEST:g} to {LARGEST:g}; 1 is the usual speed"
+        raise UsageError(where, problem, remedy)
     return found

@@ -8,7 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.coded.stragglers.trace_file import bad_trace, read_trace
+from closeranks.collectives.coded.stragglers.number_argument import SMALLEST
+from closeranks.collectives.coded.stragglers.trace_file import bad_trace, file_path, read_trace
 from closeranks.comms import argument
 
 #: A rank that took no time at all has this factor: factors are above 0.
@@ -47,16 +48,16 @@ class Trace:
     ------
     UsageError
         With the path: if it is no trace, or a newer one, or short, or has a
-        number that is NaN, infinite or negative.
+        number that is NaN, negative or above 1e30, or most are 0.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = file_path("trace", path)
         found = read_trace(self.path)
         self.compute_s, self.micro, self.hosts = found.compute_s, found.micro, found.hosts
         self.rounds, self.n = self.compute_s.shape
         self.usual_s = float(np.median(self.compute_s))
-        if not self.usual_s:
+        if self.usual_s < SMALLEST:
             raise bad_trace(self.path, "most ranks computed for no time")
         known = (found.step_s > 0).all(axis=1)
         steps = found.step_s[known].mean(axis=1) - self.compute_s[known].max(axis=1)

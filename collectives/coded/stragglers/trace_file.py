@@ -21,13 +21,14 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.coded.stragglers.number_argument import real_numbers
 from closeranks.comms import argument
 from closeranks.errors import UsageError
 
@@ -41,6 +42,8 @@ _CHUNK: Final = 64
 #: Ranks and rounds that a file may tell of.
 _MOST_RANKS: Final = 1 << 24
 _MOST_ROUNDS: Final = 1 << 40
+#: Seconds beyond which sums over all ranks, and their squares, would overflow.
+_MOST_S: Final = 1e30
 #: Bytes of the text with the hosts.
 _MOST_TEXT: Final = 1 << 26
 #: Bytes of rounds that are read at once.
@@ -95,7 +98,7 @@ class TraceWriter:
         self, path: str | Path, n: int, *, micro: int = 0, hosts: Sequence[str] = ()
     ) -> None:
         where = "TraceWriter"
-        self.path = Path(path)
+        self.path = file_path(where, path)
         self.n = argument.whole(where, "n", n, least=1, below=_MOST_RANKS + 1)
         micro = argument.whole(where, "micro", micro)
         self._names = [str(host) for host in hosts]
@@ -118,7 +121,7 @@ class TraceWriter:
         Raises
         ------
         UsageError
-            If the shape is another one, a number is negative or not finite, or
+            If the shape is another one, a number is negative or above 1e30, or
             the file cannot be written.
         """
         block = self._block("compute_s", compute_s)
@@ -176,12 +179,12 @@ class TraceWriter:
         """Read rounds of a caller."""
         where, remedy = "TraceWriter.append", f"give finite seconds of shape (rounds, {self.n})"
         try:
-            block = np.asarray(rows, np.float64)
-        except (TypeError, ValueError):
+            block = real_numbers(rows)
+        except (TypeError, ValueError, OverflowError):
             raise UsageError(where, f"{name} is {argument.shown(rows)}", remedy) from None
         if block.ndim != 2 or block.shape[1] != self.n:
             raise UsageError(where, f"{name} has shape {block.shape}", remedy)
-        if not (np.isfinite(block) & (block >= 0)).all():
+        if not _are_times(block).all():
             raise UsageError(where, f"{name} has a number that is no time", remedy)
         return block
 
@@ -213,10 +216,10 @@ def read_trace(path: str | Path) -> TraceData:
     ------
     UsageError
         With the path: if there is no such file, it is no trace, or a newer one,
-        or it has a number that is NaN, infinite or negative, or it is shorter
+        or it has a number that is NaN, negative or above 1e30, or it is shorter
         than it says, or has no rounds.
     """
-    path = Path(path)
+    path = file_path("trace", path)
     handle = _opened(path)
     try:
         return _TraceReader(path, handle).read()
@@ -287,7 +290,7 @@ class _TraceReader:
             return found
 
         found = self._hdf5(look)
-        wrong = ~(np.isfinite(found) & (found >= 0))
+        wrong = ~_are_times(found)
         if wrong.any():
             round, rank = (int(axis[0]) for axis in np.nonzero(wrong))
             what = f"{name} of rank {rank} in round {round + 1} is {found[round, rank]}"
@@ -339,6 +342,41 @@ class _TraceReader:
 
     def _problem(self, what: str) -> UsageError:
         return bad_trace(self._path, what)
+
+
+def file_path(where: str, given: Any) -> Path:
+    """Read the path of a file.
+
+    Local.
+
+    Parameters
+    ----------
+    where : str
+        The call, for the text of an error.
+    given : str or Path
+        The argument's value.
+
+    Returns
+    -------
+    Path
+        The same.
+
+    Raises
+    ------
+    UsageError
+        If it is no path, or names no file.
+    """
+    found = Path()
+    if isinstance(given, str | os.PathLike):
+        with suppress(TypeError):  # a path of bytes
+            found = Path(given)
+    if not found.name:
+        raise UsageError(where, f"path is {argument.shown(given)}", "name a file")
+    return found
+
+
+def _are_times(seconds: Seconds) -> NDArray[np.bool_]:
+    return np.asarray((seconds >= 0) & (seconds <= _MOST_S))
 
 
 def bad_trace(path: Path, what: str) -> UsageError:

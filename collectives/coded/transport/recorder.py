@@ -41,10 +41,13 @@ class _Computing:
         self._add, self._began_s = add, 0.0
 
     def __enter__(self) -> None:
+        if self._began_s:
+            problem, remedy = "a round is being recorded", "end it before the next one"
+            raise UsageError("Recorder.compute", problem, remedy)
         self._began_s = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        began_s = self._began_s
+        began_s, self._began_s = self._began_s, 0.0
         self._add(began_s, time.perf_counter() - began_s)
 
 
@@ -76,7 +79,7 @@ class Recorder:
     Raises
     ------
     UsageError
-        On all ranks, if the file cannot be written.
+        On all ranks, if ``path`` names no file, or it cannot be written.
 
     Examples
     --------
@@ -120,7 +123,10 @@ class Recorder:
         self._is_closed, self._last = False, 0
 
     def compute(self) -> _Computing:
-        """Give a context manager: what a rank computes in a round.  Local."""
+        """Give a context manager: what a rank computes in a round.
+
+        Local; not inside of itself, which raises `UsageError`.
+        """
         return self._computing
 
     def __enter__(self) -> Self:

@@ -27,6 +27,8 @@ BURSTY = [
     (0.02, 0.6, 8),
 ]  # fmt: skip
 
+HUGE = pytest.param(10**400, id="huge")
+
 
 def calm(rounds: int, n: int) -> NDArray[np.float64]:
     return GilbertElliott(0, 0, 1, 1, jitter=0.03).factors(rounds, n)
@@ -167,3 +169,23 @@ def test_errors_and_intervals_of_dependent_values() -> None:
     assert np.mean(errors) == pytest.approx(60**-0.5, rel=0.1)
     assert standard_error(np.ones(3)) == np.inf
     assert mean_interval(np.ones(1)) == (1, 1)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("compute_s", [1e308, 1e-308, HUGE, 1e51, 1j, float("nan")])
+def test_seconds_that_overflow(compute_s: Any) -> None:
+    for fixed_s, rest in ((0, {"compute_s": compute_s}), (compute_s, {"compute_s": 0})):
+        with pytest.raises(UsageError, match=r"(compute_s|fixed_s) (is )?[1n(]"):
+            tune(np.ones((20, 4)), fixed_s=fixed_s, **rest)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("factor", [1e308, 1e-308, 1e51, 1e-51, HUGE])
+def test_factors_that_overflow(factor: Any) -> None:
+    with pytest.raises(UsageError, match=r"factor of worker|delays is"):
+        tune([[1, factor, 1, 1]] * 20, fixed_s=0, compute_s=1)
+    with pytest.raises(UsageError, match=r"delays is"):
+        tune(np.full((20, 4), 1 + 0j), fixed_s=0, compute_s=1)
+    for most in (1e50, 1e-50):
+        made = tune(np.full((20, 4), most), fixed_s=0, compute_s=most)
+        assert isinstance(made, Uncoded)

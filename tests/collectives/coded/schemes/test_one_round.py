@@ -149,6 +149,14 @@ def test_shares_are_in_proportion_to_speeds(speeds: Any, shares: tuple[int, ...]
     assert [sum(len(t.parts) for t in mine) for mine in scheme.tasks(1)] == list(shares)
 
 
+@pytest.mark.filterwarnings("error")
+def test_speeds_that_are_far_apart() -> None:
+    assert UnequalShares(3, [1e-150, 1, 0]).shares == (1, 16, 0)
+    assert UnequalShares(3, [1e-300] * 3).shares == UnequalShares(3, [1e300] * 3).shares
+    with pytest.raises(UsageError, match=r"speeds are from 1e-300 to 1e\+300"):
+        UnequalShares(3, [1, 1e300, 1e-300])
+
+
 @given(st.lists(st.floats(0.1, 1), min_size=1, max_size=12))
 def test_unequal_shares_are_as_fast_as_they_say(speeds: list[float]) -> None:
     """Speeds within a factor of ten: at most a tenth slower than in proportion."""

@@ -335,8 +335,8 @@ class _Estimate(GradientCode):
         (SRSGC, (4, 2, 1, 1), "SRSGC: B is 2, W is 1"),
         (SRSGC, (4, 1, 2, 5), "SRSGC: lam is 5"),
         (SRSGC, (4, 1, 2, 2, GradientCode), "SRSGC"),
-        (SRSGC, (4, 1, 1, 4), "s is 4"),
-        (SRSGC, (1, 1, 2, 1), "s is 1"),
+        (SRSGC, (4, 1, 1, 4), "lam is 4"),
+        (SRSGC, (1, 1, 2, 1), "lam is 1"),
     ],
 )
 def test_bad_parameters(scheme: Any, arguments: tuple[Any, ...], problem: str) -> None:

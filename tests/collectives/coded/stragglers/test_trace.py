@@ -210,3 +210,20 @@ def test_a_writer_refuses_what_a_reader_would(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         writer.append([[1, 2]])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.h5", "u.h5"]
+
+
+@pytest.mark.parametrize("path", [None, 3, b"run.trace", "", "/", "."])
+def test_what_names_no_file(path: Any) -> None:
+    for make in (Trace, lambda given: TraceWriter(given, 2)):
+        with pytest.raises(UsageError, match=r"path is|no plain file"):
+            make(path)
+
+
+def test_seconds_that_overflow(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "t.h5", 2)
+    for wrong in (1e308, 1j):
+        with pytest.raises(UsageError):
+            writer.append([[1, wrong]])
+    writer.append([[5e-324, 5e-324]] * 9)
+    with pytest.raises(UsageError, match="for no time"):
+        Trace(tmp_path / "t.h5")
