@@ -198,15 +198,16 @@ def test_grouped_codes_add_the_vectors_of_the_lowest_on_time(
 def test_short_floats_are_rounded_once(
     comm: MPI.Intracomm, world: World, dtype: Any, name: str
 ) -> None:
-    """A rank adds more micro-batches than a sum of short floats could count."""
-    n = comm.size
-    for micro in (1024 * n, 1024 * n + 3):  # as many as parts have, and some more
+    """A rank adds so many micro-batches that a sum of short floats would stand still."""
+    n, tenth = comm.size, np.array(0.1, dtype)
+    for micro in (1024 * n, 4096 * n + 3):
         with CodedAllreduce(world, SCHEMES[name](n), max_noise=1e9) as coded:
-            mixed = [np.ones(3, dtype), np.ones(2, "f4"), np.ones((), dtype)]
+            mixed = [np.full(3, tenth), np.full(2, tenth, "f4"), tenth]
             found = coded.step(partial(give, mixed), micro)
             assert [one.dtype for one in found] == [one.dtype for one in mixed]
             for one in found:
-                assert_near(one, np.full(one.shape, micro), float(FINFO(dtype).eps))
+                want = np.full(one.shape, micro * float(tenth))
+                assert_near(one, want, float(FINFO(dtype).eps))
             same_bytes(comm, [found])
 
 
