@@ -60,14 +60,23 @@ class Speed:
         Time of the interpreter for one step, seconds.
     reduce_s_per_byte, copy_s_per_byte : float
         Time to reduce and to copy a byte, seconds.
+    kernel_s_per_byte : float
+        Time of a kernel for a byte that it writes, seconds.
     """
 
     step_s: float = 0.0
     reduce_s_per_byte: float = 0.0
     copy_s_per_byte: float = 0.0
+    kernel_s_per_byte: float = 0.0
 
 
-def cost(plan: Plan, nbytes: int | None = None, *, speed: Speed | None = None) -> Cost:
+def cost(
+    plan: Plan,
+    nbytes: int | None = None,
+    *,
+    speed: Speed | None = None,
+    rank: int | None = None,
+) -> Cost:
     """Price a plan on its topology; local, pure.
 
     Parameters
@@ -79,6 +88,9 @@ def cost(plan: Plan, nbytes: int | None = None, *, speed: Speed | None = None) -
         not for v-operations, where counts are part of the plan.
     speed : Speed, optional
         Costs beside the wire; none by default, which gives the textbook forms.
+    rank : int, optional
+        Price the steps of this rank, as if all others did the like: for plans of
+        which a rank knows its own part only.
 
     Returns
     -------
@@ -100,9 +112,7 @@ def cost(plan: Plan, nbytes: int | None = None, *, speed: Speed | None = None) -
         plan = _resized(plan, argument.whole("cost", "nbytes", nbytes))
     speed = Speed() if speed is None else speed
     argument.instance("cost", "speed", speed, Speed, "give a Speed, or none")
-    numbers, inverse = np.unique(plan.classes(), return_inverse=True)
-    first = np.full(len(numbers), plan.size, dtype=np.int64)
-    np.minimum.at(first, inverse, np.arange(plan.size))
+    first, inverse = _representatives(plan, rank)
     lines = [_Timeline(plan, int(rank)) for rank in first]
     shares = _Shares(plan.problem.topology, inverse, lines)
     return Cost(
@@ -111,6 +121,16 @@ def cost(plan: Plan, nbytes: int | None = None, *, speed: Speed | None = None) -
         _busiest(plan.problem.topology, [line.sent_messages for line in lines]),
         shares.group_bytes(),
     )
+
+
+def _representatives(plan: Plan, rank: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a rank of each class, and the class of each rank."""
+    if rank is not None:
+        return np.array([rank]), np.zeros(plan.size, np.int64)
+    numbers, inverse = np.unique(plan.classes(), return_inverse=True)
+    first = np.full(len(numbers), plan.size, dtype=np.int64)
+    np.minimum.at(first, inverse, np.arange(plan.size))
+    return first, inverse
 
 
 def _resized(plan: Plan, nbytes: int) -> Plan:
@@ -160,7 +180,7 @@ class _Timeline:
 def _size(script: Schedule, block: Block | None, itemsize: int) -> int:
     if block is None:
         return 0
-    count = block.count if block.count >= 0 else script.registers[~block.count]
+    count = block.count if block.count >= 0 else script.expected[~block.count]
     return count * block.repeat * (script.buffers[block.buffer].unit or itemsize)
 
 
@@ -258,6 +278,9 @@ class _Clock:
             self._receive(now, number, index)
         elif step.kind == Kind.REDUCE:
             self._finish(now + nbytes * self.speed.reduce_s_per_byte, number, index)
+        elif step.kind == Kind.APPLY:
+            self.idle[number] = now + nbytes * self.speed.kernel_s_per_byte
+            self._finish(self.idle[number], number, index)
         elif step.kind == Kind.COPY:
             self._finish(now + nbytes * self.speed.copy_s_per_byte, number, index)
         else:

@@ -80,20 +80,24 @@ def simulate(
     return [rank.arrays[1] for rank in run.ranks]
 
 
-def moves(plan: Plan) -> list[tuple[int, int, int]]:
-    """Run a plan on zeros and list its messages.
+def moves(plan: Plan, inputs: Sequence[NDArray[Any]] | None = None) -> list[tuple[int, int, int]]:
+    """Run a plan and list its messages.
 
     Parameters
     ----------
     plan : Plan
-        The plan; kernels may not depend on the values.
+        The plan.
+    inputs : sequence of ndarray, optional
+        As for `simulate`; zeros if not given, and then kernels may not depend on
+        the values.
 
     Returns
     -------
     list of (int, int, int)
         Sender, receiver and bytes of every message, in one possible order.
     """
-    inputs = [np.zeros(plan.problem.input_items(rank)) for rank in range(plan.size)]
+    if inputs is None:
+        inputs = [np.zeros(plan.problem.input_items(rank)) for rank in range(plan.size)]
     run = _Run(plan, inputs, np.add, random.Random(0), in_place=False)
     run.go()
     return run.moves
@@ -109,15 +113,21 @@ class _Rank:
         self.registers: list[int | None] = [None] * len(script.registers)
         self.dtype = data.dtype
         wanted = script.buffers[0].items
+        if wanted < 0 and data.ndim == 1:  # any number of bytes
+            self.registers[~wanted] = len(data)
+            wanted = len(data)
         if data.shape != (wanted,):
             raise PlanError(
                 str(plan), f"rank {number}: input of shape {data.shape}, not ({wanted},)"
             )
-        output = np.zeros(script.buffers[1].items, dtype=data.dtype)
+        self.is_open = script.buffers[1].items < 0
+        output = np.zeros(max(script.buffers[1].items, 0), dtype=data.dtype)
         self.alias = own_place(plan, number) if in_place else None
         if self.alias is not None:
             output[self.alias : self.alias + wanted] = data
-        self.arrays: dict[int, NDArray[Any]] = {0: data.copy(), 1: output}
+        self.arrays: dict[int, NDArray[Any]] = {0: data.copy()}
+        if not self.is_open:
+            self.arrays[1] = output
         if self.alias is not None:
             self.arrays[0] = output[self.alias : self.alias + wanted]
         #: Items written before the plan starts, per buffer.

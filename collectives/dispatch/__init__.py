@@ -9,6 +9,7 @@ In reading order:
 * ``call_errors``: the errors that end a call, and who hears of them;
 * ``argument_check``: the check that all ranks ask for the same;
 * ``plan_cache``: bound plans, kept for the next call of their kind;
+* ``open_plans``: bound plans whose input has any length;
 * ``request``: the requests of calls that return at once;
 * ``persistent_operation``, ``persistent_creation``, ``persistent_starts``:
   persistent operations, how they are made, and how requests start them;

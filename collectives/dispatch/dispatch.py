@@ -391,7 +391,7 @@ class Service:
         """Serve what has taken the communicator's place; keep nothing bound.  Local."""
         self.shut()
         self.counters.add(self.shortcuts.calls())
-        for bound in ("world", "bindings", "relay"):
+        for bound in ("world", "bindings", "relay", "open_plans"):
             self.__dict__.pop(bound, None)
         self._take(plain, chooser, shortcuts)
 
@@ -567,8 +567,6 @@ class Service:
                 interpreter.prepare(self.world, together=True)
             self._launch(demand, name, waits=True)
             return name
-        if choice is not None and self.chooser.has_looked and self.world.compiled is None:
-            interpreter.prepare(self.world, together=True)
         if choice is not None and self.chooser.has_looked and self.world.compiled is None:
             interpreter.prepare(self.world, together=True)
         timed = self.choice.is_timed()

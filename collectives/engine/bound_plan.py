@@ -251,6 +251,26 @@ class Bound:
             kept = self._spares[buffer] = np.empty(items, self.type_of(buffer))
         return kept[:items]
 
+    def held_bytes(self) -> int:
+        """Return the bytes of scratch that are kept for the next execution.  Local."""
+        own = self.memory[OUTPUT + 1 :]
+        return sum(kept.nbytes for kept in (*self._spares.values(), *own) if kept is not None)
+
+    def static_sends(self) -> list[tuple[int, int]]:
+        """List receiver and bytes of messages whose place is known before.  Local."""
+        rows = self.table.rows
+        is_known = (rows[:, columns.KIND] == Kind.SEND) & (
+            rows[:, columns.FLAGS] & columns.SYMBOLIC == 0
+        )
+        return [
+            (
+                int(row[columns.PEER]),
+                Block(*row[columns.BLOCK : columns.BLOCK + 5].tolist()).items
+                * self.type_of(int(row[columns.BLOCK])).itemsize,
+            )
+            for row in rows[is_known]
+        ]
+
     def _columns(self) -> None:
         """Take the columns that every execution walks out of the table."""
         rows = self.table.rows
@@ -285,10 +305,14 @@ class Bound:
             if not row[columns.FLAGS] & columns.SYMBOLIC:
                 self._cut(step, row)
 
-    def _typed(self, buffer: int, given: Array | None) -> Array:
+    def _typed(self, buffer: int, given: Array | None) -> Array | None:
         items = int(self.table.buffers[buffer, 0])
+        if items < 0 and buffer == OUTPUT:
+            return None  # each run allocates its own
         if given is None:
             given = np.empty(0, np.uint8)
+        if items < 0:
+            return given
         wanted = items * self.dtype.itemsize
         if given.nbytes < wanted:
             name = ("input", "output")[buffer]
@@ -344,13 +368,16 @@ class Bound:
             self.ways[step] = LONG_SEND if sending else LONG_RECEIVE
             self.payloads[step] = (pieces, None if packed is view else packed, view)
 
+    def longest_piece(self, peer: int) -> int:
+        """Return the longest message to or from a rank, as `piece_bytes`."""
+        return piece_bytes(self.world.topology, self.rank, peer)
+
     def _pieces(self, peer: int, raw: Array) -> list[tuple[Any, int, Any]]:
         """Cut a message as both its ends do, see `message_segments`."""
         if self.plan.algorithm.symbolic:
-            parts = message_limits.cut_openly(raw.nbytes)
+            parts = message_limits.cut_openly(raw.nbytes, self.longest_piece(peer))
         else:
-            longest = piece_bytes(self.world.topology, self.rank, peer)
-            parts = message_limits.cut(raw.nbytes, longest)
+            parts = message_limits.cut(raw.nbytes, self.longest_piece(peer))
         return [message(raw[part]) for part in parts]
 
 

@@ -10,8 +10,9 @@ the length.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from mpi4py import MPI
@@ -22,7 +23,7 @@ from closeranks.collectives.engine.error_translation import is_gone, is_over, qu
 from closeranks.collectives.engine.progress_answer import Poll, ProgressAnswer
 from closeranks.collectives.plans import table_columns as columns
 from closeranks.collectives.plans.apply_kernels import KERNELS
-from closeranks.collectives.plans.block import Block
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.schedule import Apply, Kind, Leaf
 from closeranks.comms.mpi import messages
 from closeranks.errors import PlanError
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 
 Bytes = NDArray[np.uint8]
+
+#: Pieces of a message of unknown length that are received into one array.
+_PIECES_A_ROOM: Final = 16
 
 
 class LongMessage:
@@ -45,33 +49,42 @@ class LongMessage:
         What carries it.
     peer, tag : int
         The other end, and what tells messages apart.
+    longest : int
+        Bytes of all pieces but the last.
     sending : bool
         Whether it is sent.
     """
 
-    def __init__(self, traffic: MPI.Intracomm, peer: int, tag: int, *, sending: bool) -> None:
+    def __init__(
+        self, traffic: MPI.Intracomm, peer: int, tag: int, longest: int, *, sending: bool
+    ) -> None:
         self._traffic, self._peer, self._tag, self._sending = traffic, peer, tag, sending
-        self._requests: list[MPI.Request] = []
+        self._longest = longest
+        self._requests: deque[MPI.Request] = deque()
         self._rooms: list[Bytes] = []
+        self._met = 0
         self._finish: Callable[[], None] | None = None
 
     def post(self, data: Bytes, finish: Callable[[], None] | None = None) -> ProgressAnswer:
         """Post all pieces of a message whose length is known; ``finish`` runs at the end."""
         start = self._traffic.Isend if self._sending else self._traffic.Irecv
         self._finish = finish
-        for piece in messages.cut_openly(data.nbytes):
+        for piece in messages.cut_openly(data.nbytes, self._longest):
             self._requests.append(start(message(data[piece]), self._peer, self._tag))
         return ProgressAnswer.WAITING
 
     def meet(self, arrived: MPI.Message, nbytes: int) -> None:
         """Receive a piece that is not the last one."""
-        self._rooms.append(np.empty(nbytes, np.uint8))
-        self._requests.append(arrived.Irecv(message(self._rooms[-1])))
+        if self._met % (nbytes * _PIECES_A_ROOM) == 0:
+            self._rooms.append(np.empty(nbytes * _PIECES_A_ROOM, np.uint8))
+        first = self._met % (nbytes * _PIECES_A_ROOM)
+        self._requests.append(arrived.Irecv(message(self._rooms[-1][first : first + nbytes])))
+        self._met += nbytes
 
     @property
     def met(self) -> int:
         """Bytes of the pieces that were met so far."""
-        return sum(room.nbytes for room in self._rooms)
+        return self._met
 
     def end(self, arrived: MPI.Message, whole: Bytes) -> None:
         """Receive the last piece, now that there is room for the whole."""
@@ -79,7 +92,11 @@ class LongMessage:
         self._requests.append(arrived.Irecv(message(whole[met:])))
 
         def finish() -> None:
-            whole[:met] = np.concatenate(rooms)
+            first = 0
+            for room in rooms:
+                last = min(first + room.nbytes, met)
+                whole[first:last] = room[: last - first]
+                first = last
 
         self._finish = finish
 
@@ -90,8 +107,10 @@ class LongMessage:
 
     def look(self) -> ProgressAnswer:
         """Look whether all pieces are through; never blocks."""
-        self._requests = [request for request in self._requests if not is_over(request)]
-        if self._requests:
+        requests = self._requests
+        while requests and is_over(requests[0]):  # they mostly end in their order
+            requests.popleft()
+        if requests:
             return ProgressAnswer.WAITING
         if self._finish is not None:
             self._finish()
@@ -105,7 +124,7 @@ class LongMessage:
 
     def is_held(self) -> bool:
         """Whether MPI has its memory still; never blocks."""
-        self._requests = [request for request in self._requests if not is_gone(request)]
+        self._requests = deque(one for one in self._requests if not is_gone(one))
         return bool(self._requests)
 
 
@@ -136,6 +155,10 @@ class DeferredBlocks:
         self.bound, self.execution = bound, execution
         self.registers: list[int | None] = [None] * len(bound.table.registers)
         self.memory = list(bound.memory)
+        given = bound.memory[INPUT]
+        items = int(bound.table.buffers[INPUT, 0])
+        if items < 0 and given is not None:
+            self.set(~items, len(given))
         self._long: dict[int, LongMessage] = {}
 
     def start(self, step: int) -> Poll | None:
@@ -198,7 +221,10 @@ class DeferredBlocks:
         """Resolve a block and cut it; allocates its buffer if a register sizes it."""
         if self.memory[block.buffer] is None:
             items = self._value(int(self.bound.table.buffers[block.buffer, 0]))
-            self.memory[block.buffer] = self.bound.spare(block.buffer, items)
+            if block.buffer == OUTPUT:  # the caller keeps it
+                self.memory[OUTPUT] = np.empty(items, np.uint8)
+            else:
+                self.memory[block.buffer] = self.bound.spare(block.buffer, items)
         start, count = self._value(block.start), self._value(block.count)
         placed = block._replace(start=start, count=count)
         view = self.bound.view(placed, self.memory)
@@ -224,7 +250,10 @@ class DeferredBlocks:
         sending: bool,
     ) -> Poll | None:
         """Post a message of known length; ``finish`` runs when it is through."""
-        if data.nbytes >= messages.LONGEST:
+        if sending:
+            sent, peer = self.execution.sent, self.bound.peers[step]
+            sent[peer] = sent.get(peer, 0) + data.nbytes
+        if data.nbytes >= self.bound.longest_piece(self.bound.peers[step]):
             long = self._long_message(step, sending=sending)
             long.post(data.view(np.uint8), finish)
             return long.look
@@ -236,8 +265,8 @@ class DeferredBlocks:
     def _long_message(self, step: int, *, sending: bool) -> LongMessage:
         if step not in self._long:
             traffic, peer = self.bound.world.traffic, self.bound.peers[step]
-            tag = self.execution.tag(step)
-            self._long[step] = LongMessage(traffic, peer, tag, sending=sending)
+            tag, longest = self.execution.tag(step), self.bound.longest_piece(peer)
+            self._long[step] = LongMessage(traffic, peer, tag, longest, sending=sending)
         return self._long[step]
 
     def cancel(self) -> None:
@@ -254,14 +283,17 @@ class DeferredBlocks:
         bound, status, long = self.bound, MPI.Status(), self._long.get(step)
         if long is not None and long.ended:
             return long.look()
-        traffic, tag = bound.world.traffic, self.execution.tag(step)
-        arrived = traffic.Improbe(bound.peers[step], tag, status)
-        if arrived is None:
-            return ProgressAnswer.WAITING
-        nbytes = status.Get_count(MPI.BYTE)
-        if nbytes >= messages.LONGEST:  # and another piece follows
-            self._long_message(step, sending=False).meet(arrived, nbytes)
-            return ProgressAnswer.WAITING
+        traffic, tag, peer = bound.world.traffic, self.execution.tag(step), bound.peers[step]
+        longest, nbytes, arrived = bound.longest_piece(peer), 0, None
+        while arrived is None:
+            arrived = traffic.Improbe(peer, tag, status)
+            if arrived is None:
+                return ProgressAnswer.WAITING
+            nbytes = status.Get_count(MPI.BYTE)
+            if nbytes >= longest:  # and another piece follows
+                long = self._long_message(step, sending=False)
+                long.meet(arrived, nbytes)
+                arrived = None
         before = 0 if long is None else long.met
         self.set(~block.count, (before + nbytes) // bound.type_of(block.buffer).itemsize)
         view = self._view(block)

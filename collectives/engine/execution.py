@@ -50,6 +50,7 @@ from closeranks.collectives.engine.error_translation import (
 )
 from closeranks.collectives.engine.execution_arrays import ExecutionLayout, handle, load_loop
 from closeranks.collectives.engine.progress_answer import Patience, Poll, ProgressAnswer
+from closeranks.collectives.plans.block import OUTPUT
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.plans.schedule import Kind
 from closeranks.comms.wait import Deadline
@@ -95,6 +96,10 @@ class Execution:
         Steps done so far.
     operation : str
         Name of the operation that users know.
+    output : ndarray of uint8 or None
+        The result, once finished, of a plan that sizes its output itself.
+    sent : dict of int to int
+        Bytes of messages whose size only the run tells, by the rank they went to.
     turn : int
         How many collectives with a deadline its world had begun before; or -1.
     """
@@ -122,7 +127,9 @@ class Execution:
         "finished",
         "identity",
         "operation",
+        "output",
         "priority",
+        "sent",
         "turn",
     )
 
@@ -141,6 +148,8 @@ class Execution:
         self.priority, self.deadline = priority, deadline
         self.finished = self.drained = False
         self.error: BaseException | None = None
+        self.output: Array | None = None
+        self.sent: dict[int, int] = {}
         self.completed, self.turn = 0, -1
         self._base = bound.world.first_tag(identity.sequence)
         self._requests: list[MPI.Request] = []
@@ -353,6 +362,8 @@ class Execution:
 
     def _conclude(self) -> None:
         """All that the result needs is done: tell whoever waits."""
+        if self._symbolic is not None and self.bound.memory[OUTPUT] is None:
+            self.output = self._symbolic.memory[OUTPUT]
         if self.bound.epilogue is not None and self.error is None:
             self.bound.epilogue()
         if self.completed == len(self.bound.need):

@@ -53,9 +53,9 @@ class Problem:
         reduce_scatter_block); 0 for v-operations and barrier.
     counts : ndarray of int64 or None
         v-operations: shape (size,), the block of each rank; alltoallv: shape
-        (size, size), row = sender, or, where ``local``, shape (2, size): the items
-        that this rank sends to each rank and receives from each.  -1 is "this rank
-        cannot know".
+        (size, size), row = sender, or, where ``local``, shape (2, size): the
+        items that this rank sends to each rank and receives from each.  -1 is
+        "this rank cannot know".
     local : bool
         Whether ``counts`` are those that one rank knows, not those of all.
     root : int
@@ -64,6 +64,9 @@ class Problem:
         Bytes of an element.
     commutative : bool
         Whether operands may change places; False asks for rank order.
+    length : int
+        Sparse operations: how many indices there may be.  ``count`` is the
+        most that a rank has, and an element is the values of an index.
     """
 
     operation: str
@@ -74,6 +77,7 @@ class Problem:
     itemsize: int = 4
     commutative: bool = True
     local: bool = False
+    length: int = 0
 
     @property
     def size(self) -> int:
@@ -83,8 +87,9 @@ class Problem:
     def seen_by(self, rank: int) -> Problem:
         """Return the problem with only the counts that MPI lets ``rank`` know.
 
-        Allgatherv and reduce_scatter are given everywhere; gatherv and scatterv
-        only to the root; of alltoallv a rank knows its row and its column.
+        Allgatherv and reduce_scatter are given everywhere; gatherv and
+        scatterv only to the root; of alltoallv a rank knows its row and its
+        column.
         """
         counts = self.counts
         if counts is None or self.operation in ("allgatherv", "reduce_scatter"):
@@ -139,7 +144,7 @@ class Problem:
         at_root = rank == self.root
         wide, narrow = size * count, count
         match self.operation:
-            case "barrier":
+            case "barrier" | "allreduce_sparse" | "reduce_scatter_sparse":
                 return 0
             case "allgather":
                 return wide if into else narrow

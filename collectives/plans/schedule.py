@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.plans.block import Block, Buffer
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block, Buffer
 from closeranks.collectives.plans.table_columns import (
     KIND,
     N_AFTER,
@@ -168,6 +168,8 @@ class Schedule:
         Input, output, then scratch in the order of `scratch` calls.
     registers : list of int
         The bound (``at_most``) of every register.
+    expected : list of int
+        The value of every register that prices assume.
     constants : dict of int to ndarray of int64
         Contents of `constant` buffers from the start.
     """
@@ -176,6 +178,7 @@ class Schedule:
         self.rank = rank
         self.buffers = [Buffer(input_items), Buffer(output_items)]
         self.registers: list[int] = []
+        self.expected: list[int] = []
         self.constants: dict[int, NDArray[np.int64]] = {}
         self.written = 0
         self._steps: list[Step] = []
@@ -193,6 +196,33 @@ class Schedule:
         self.buffers.append(Buffer(items, unit))
         return len(self.buffers) - 1
 
+    def open_input(self, at_most: int) -> int:
+        """Let the caller's input have any number of bytes; return their register.
+
+        The register is set before the first step.  Blocks of the input are of bytes
+        from then on.
+
+        Parameters
+        ----------
+        at_most : int
+            Bound of the register.
+        """
+        count = self.register(at_most)
+        self.buffers[INPUT] = Buffer(count, 1)
+        return count
+
+    def open_output(self, count: int) -> None:
+        """Let the output have as many bytes as a register says once it is set.
+
+        Memory for it is allocated anew in each run, and is the run's result.
+
+        Parameters
+        ----------
+        count : int
+            The register's symbol.
+        """
+        self.buffers[OUTPUT] = Buffer(count, 1)
+
     def constant(self, values: NDArray[np.int64]) -> int:
         """Declare a buffer that holds ``values`` from the start; no step may write it.
 
@@ -205,9 +235,18 @@ class Schedule:
         self.constants[buffer] = values
         return buffer
 
-    def register(self, at_most: int) -> int:
-        """Declare a register of at most ``at_most``; return its symbol ``~k``."""
+    def register(self, at_most: int, expected: int | None = None) -> int:
+        """Declare a register; return its symbol ``~k``.
+
+        Parameters
+        ----------
+        at_most : int
+            A run fails where the register becomes larger.
+        expected : int, optional
+            The value that prices assume, if not ``at_most``.
+        """
         self.registers.append(at_most)
+        self.expected.append(at_most if expected is None else expected)
         return ~(len(self.registers) - 1)
 
     def send(

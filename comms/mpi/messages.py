@@ -37,23 +37,26 @@ def cut(nbytes: int, longest: int | None = None) -> list[slice]:
     return [slice(low, min(low + step, nbytes)) for low in range(0, max(nbytes, 1), step)]
 
 
-def cut_openly(nbytes: int) -> list[slice]:
+def cut_openly(nbytes: int, longest: int | None = None) -> list[slice]:
     """Cut a message of a length that its receiver may not know.
 
-    Local.  After a piece of `LONGEST` bytes another one follows: the last piece is
-    shorter, and may be empty.
+    Local.  After a piece of ``longest`` bytes another one follows: the last
+    piece is shorter, and may be empty.
 
     Parameters
     ----------
     nbytes : int
         Its length.
+    longest : int, optional
+        The longest piece; `LONGEST` if not given.
 
     Returns
     -------
     list of slice
         One at least.
     """
-    ends = [*range(LONGEST, nbytes + 1, LONGEST), nbytes]
+    step = longest or LONGEST
+    ends = [*range(step, nbytes + 1, step), nbytes]
     return [slice(low, high) for low, high in zip([0, *ends], ends, strict=False)]
 
 
