@@ -6,6 +6,7 @@ communicator and its operations are imported when they are first asked for.
 Packages in the order of import; each uses only those before it:
 
 * `plans`: the steps of a collective, as data.
+* `pairs`: index-value pairs in messages.
 * `builders`: the algorithms, which make plans.
 * `analysis`: simulation, races and prices of plans.
 * `reduction`: MPI ops on memory of this process.
@@ -19,6 +20,7 @@ Packages in the order of import; each uses only those before it:
 * `faults`: attempts and recovery.
 * `replicated`: a state of all ranks, compared and repaired.
 * `communicator`: `Communicator` and `init`.
+* `sparse`: sums of sparse vectors.
 * `coded`: sums of gradients that do not wait for slow ranks.
 """
 

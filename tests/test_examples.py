@@ -124,6 +124,29 @@ def test_pencils_are_transformed_as_one_cube(
     assert float(found[1]) < 1e-11
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_rows_of_an_embedding_are_a_part_of_the_bytes(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
+) -> None:
+    done = mpirun(ranks, str(EXAMPLES / "embedding_rows.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    found = re.search(r"sent (\S+) bytes by rows, (\S+) by whole", done.stdout)
+    assert found, done.stdout
+    rows, whole = (int(text.replace(",", "")) for text in found.groups())
+    assert 50 * rows <= whole
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_tokens_go_once_to_each_rank(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
+) -> None:
+    done = mpirun(ranks, str(EXAMPLES / "route_tokens.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    found = re.search(r"(\d+) rows went to experts for (\d+) choices", done.stdout)
+    assert found, done.stdout
+    assert int(found[1]) < int(found[2])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_coded_loop_comes_to_the_same_weights(

@@ -24,11 +24,12 @@ ORDER = (
     "errors",
     "comms", "comms.shm", "comms.jit", "comms.exit", "comms.mpi", "comms.liveness", "comms.gpu",
     "comms.buffers", "comms.topology", "comms.discovery",
-    "collectives.plans", "collectives.builders.patterns", "collectives.builders",
-    "collectives.analysis", "collectives.reduction", "collectives.arguments",
-    "collectives.selection", "collectives.shm", "collectives.engine", "collectives.refill",
+    "collectives.plans", "collectives.pairs", "collectives.builders.patterns",
+    "collectives.builders", "collectives.analysis", "collectives.reduction",
+    "collectives.arguments", "collectives.selection", "collectives.shm", "collectives.engine",
+    "collectives.refill",
     "collectives.fastpath", "collectives.dispatch", "collectives.faults", "collectives.replicated",
-    "collectives.communicator",
+    "collectives.communicator", "collectives.sparse",
     "collectives.coded.codes", "collectives.coded.schemes", "collectives.coded.stragglers",
     "collectives.coded.prediction", "collectives.coded.transport", "collectives.coded",
     "collectives",
@@ -49,7 +50,7 @@ KNOT = "collectives.engine"
 #: Modules that import others by name, when these are first asked for.
 DOORS = {
     "closeranks", "closeranks.__main__", "closeranks.collectives", "closeranks.collectives.coded",
-    "closeranks.partitioning",
+    "closeranks.collectives.sparse", "closeranks.partitioning",
     "closeranks.collectives.communicator.late_methods", "closeranks.jobs.launch.launch",
 }  # fmt: skip
 
@@ -102,6 +103,8 @@ TALKERS = {
     "collectives.faults.survivor_creation", "collectives.plans.message_tags",
     "collectives.reduction.op", "collectives.selection.planner",
     "collectives.selection.tuning_origin", "collectives.shm.shared_arrays",
+    "collectives.sparse.chunks", "collectives.sparse.pair_agreement",
+    "collectives.sparse.pair_reduction", "collectives.sparse.row_transport",
     "comms.buffers.array_memory", "comms.buffers.buffer_spec", "comms.buffers.datatype",
     "comms.buffers.pack_entries", "comms.buffers.typemap", "comms.discovery.discovery",
     "comms.gpu.cuda_aware", "comms.liveness.agreement", "comms.liveness.recovery_allgather",

@@ -11,9 +11,11 @@ from closeranks.collectives.builders import (
     gather,
     reduce,
     reduce_scatter,
+    row_exchange,
     scan,
     scatter,
     shared_memory,
+    sparse_allreduce,
 )
 from closeranks.collectives.builders.patterns import leader_tree
 from closeranks.collectives.plans.plan_type import Algorithm
@@ -64,9 +66,18 @@ ALGORITHMS: dict[str, tuple[Algorithm, ...]] = {
     )
     for operation, flat in _FLAT.items()
 }
+#: Operations beside MPI's: index-value pairs, and rows that some ranks want.
+SPARSE: dict[str, tuple[Algorithm, ...]] = {
+    "allreduce_sparse": sparse_allreduce.ALGORITHMS,
+    "reduce_scatter_sparse": (sparse_allreduce.REDUCE_SCATTER,),
+    "route_dispatch": row_exchange.DISPATCH,
+    "route_combine": row_exchange.COMBINE,
+    "allgather_chunks": row_exchange.DISPATCH,
+    "reduce_scatter_chunks": row_exchange.COMBINE,
+}
 _BY_NAME: dict[str, dict[str, Algorithm]] = {
     operation: {algorithm.name: algorithm for algorithm in known}
-    for operation, known in ALGORITHMS.items()
+    for operation, known in (ALGORITHMS | SPARSE).items()
 }
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.call_guard import Statistics
     from closeranks.collectives.engine.fault_injection import Injection
     from closeranks.collectives.faults.attempts import Attempt
+    from closeranks.collectives.pairs.sparse_vector import SparseVector
     from closeranks.collectives.replicated.state_leaves import State
     from closeranks.collectives.replicated.synchronization import Digest
     from closeranks.collectives.selection.explanation import Explanation
@@ -298,6 +299,38 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         with self._membership.together("bucketed"):
             made: Buckets = late("bucketed")(self, parameters, bucket_bytes, op)
             return made
+
+    def Allreduce_sparse(
+        self, vector: SparseVector, op: MPI.Op | Mean = MPI.SUM, *, algorithm: str = "auto"
+    ) -> SparseVector:
+        """Combine sparse vectors of all ranks; every rank gets the same bits.
+
+        Collective.  An entry is combined over the ranks that have it.
+
+        Parameters
+        ----------
+        vector : SparseVector
+            Of any number of entries on each rank, also none.
+        op : MPI.SUM, PROD, MIN, MAX or cr.MEAN
+            The reduction.  MEAN divides sums by the number of all ranks.
+        algorithm : {"auto", "doubling", "split", "dense"}
+            Which algorithm.
+
+        Returns
+        -------
+        SparseVector
+            Its indices ascend, each once.  An index is there if any rank has it,
+            also if its sum is 0.
+
+        Raises
+        ------
+        Disagreement
+            On every rank, if lengths, widths, types, ops or algorithms differ.
+        UsageError
+            If this rank's arguments are wrong; the others get `PeerLost`.
+        """
+        found: SparseVector = late("Allreduce_sparse")(self, vector, op, algorithm)
+        return found
 
     def attempts(
         self, limit: int | None = None, min_ranks: int = 1, *, restore: bool = True

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 #: Method of `Communicator` -> "module:callable", which takes the communicator first.
 LATE: Final = {
+    "Allreduce_sparse": "closeranks.collectives.sparse.pair_reduction:allreduce_sparse",
     "bucketed": "closeranks.collectives.communicator.gradient_buckets:Buckets",
 }
 

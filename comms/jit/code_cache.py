@@ -135,6 +135,7 @@ SOURCES: Final = (
     "closeranks.checkpoint.erasure.product_layout",
     "closeranks.collectives.reduction.half_precision",
     "closeranks.collectives.reduction.compiled_op_loops",
+    "closeranks.collectives.pairs.pair_loops",
     "closeranks.collectives.shm.copies",
     "closeranks.collectives.shm.counters",
     "closeranks.collectives.shm.allreduce_kernels",

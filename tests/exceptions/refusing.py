@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives.sparse import Route, allgather_chunks
 
 HOW, WHERE = sys.argv[1:3]
 RANK = MPI.COMM_WORLD.rank
@@ -52,9 +53,20 @@ def _library(comm: cr.Communicator, right: bool) -> None:
     comm.Allreduce(X, np.zeros(4 if right else 3), algorithm="native")
 
 
+def _route(comm: cr.Communicator, right: bool) -> None:
+    route = Route(comm, [[0], [2]])
+    route.dispatch(np.zeros((2 if right else 3, 4)))
+
+
+def _chunks(comm: cr.Communicator, right: bool) -> None:
+    chunks = {RANK: X} if right else {}
+    allgather_chunks(comm, chunks, np.arange(3), np.ones((3, 3), np.bool_))
+
+
 WAYS: dict[str, Callable[[cr.Communicator, bool], None]] = {
     "blocking": _blocking, "settled": _blocking, "child": _blocking, "root": _root,
     "I": _started, "init": _made, "lower": _lower, "library": _library,
+    "route": _route, "chunks": _chunks,
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from tests.exceptions.test_leaving import HEARD, LEFT
 from tests.pace import slowness
 
 PROGRAM = str(Path(__file__).parent / "refusing.py")
-WAYS = ("blocking", "settled", "child", "root", "I", "init", "lower", "library")
+WAYS = ("blocking", "settled", "child", "root", "I", "init", "lower", "library", "route", "chunks")
 #: By which the others wait where they can be told; elsewhere they are ended.
 TOLD = ("I", "init")
 

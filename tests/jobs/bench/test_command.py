@@ -14,7 +14,7 @@ NAMES = (
     "barrier bcast reduce allreduce reduce_scatter_block reduce_scatter allgather "
     "allgatherv gather gatherv scatter scatterv alltoall alltoallv scan exscan "
     "pingpong bandwidth bibandwidth pairs matrix steps pack overlap init faults churn "
-    "erasure checkpoint snapshot varied redistribute halo coded all"
+    "erasure checkpoint snapshot varied redistribute halo coded sparse route chunks all"
 )
 HELP = """\
 Usage: closeranks bench [OPTIONS] NAME...
@@ -28,7 +28,8 @@ Options:
   --sizes TEXT                8:64M, 8:64M:4 or 1K,64K,1000; default 8:4M, for
                               matrix 1M, for overlap 64K:16M:4, for erasure
                               64K,64M, for checkpoint and snapshot 64M, for
-                              redistribute 1M:64M:8, for halo 16M.
+                              redistribute 1M:64M:8, for halo and sparse 16M,
+                              for route 2K, for chunks 256K.
   --algorithms TEXT           Names, comma-separated.  [default: auto]
   --dtype TEXT                Type of the elements.  [default: float32]
   --op TEXT                   Reduction.  [default: sum]
@@ -66,6 +67,16 @@ Options:
                               64<=x<=268435456]
   --record FILE               Record the uncoded rounds of coded, for closeranks
                               stragglers.
+  --density TEXT              Shares of the entries that sparse stores.
+                              [default: 0.0001,0.001,0.01,0.1]
+  --nnz INTEGER RANGE         Entries that sparse stores, instead of shares.
+                              [x>=0]
+  --tokens INTEGER RANGE      Rows that route sends from each rank.  [default:
+                              2048; 1<=x<=16777216]
+  --experts INTEGER RANGE     Experts of route, on all ranks in turn.  [default:
+                              64; 1<=x<=65536]
+  --choices INTEGER RANGE     Experts of a row of route.  [default: 8;
+                              1<=x<=1024]
   --empty                     Buffers of comm.empty, which a node's ranks share.
   --persistent                Start persistent operations, and wait.
   --counters                  Read what the NICs sent.
@@ -77,7 +88,8 @@ Options:
   NAMEs: barrier bcast reduce allreduce reduce_scatter_block reduce_scatter
   allgather allgatherv gather gatherv scatter scatterv alltoall alltoallv scan
   exscan pingpong bandwidth bibandwidth pairs matrix steps pack overlap init
-  faults churn erasure checkpoint snapshot varied redistribute halo coded all
+  faults churn erasure checkpoint snapshot varied redistribute halo coded sparse
+  route chunks all
 """
 SIZES = "write 8:64M (powers of two), 8:64M:4 (a factor) or 1K,64K,1000 (a list)"
 REFUSED = {

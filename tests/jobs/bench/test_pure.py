@@ -61,7 +61,7 @@ def test_names() -> None:
     for names in (["allredcue"], []):
         with pytest.raises(
             UsageError,
-            match=r"choose from: .*all.*pack overlap init .*varied redistribute halo coded all",
+            match=r"choose from: .*all.*pack overlap init .*varied .*halo coded sparse route .*all",
         ):
             expand(names)
 

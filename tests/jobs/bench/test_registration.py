@@ -73,8 +73,8 @@ def test_a_module_is_all_that_a_benchmark_takes(
     )
     page = CliRunner().invoke(register(benchmark), ["--help"], terminal_width=80).output
     assert "--greeting TEXT             Words of hello." in page
-    assert "for halo 16M, for hello 2K." in " ".join(page.split())
-    assert page.split()[-3:] == ["coded", "hello", "all"]
+    assert "for route and hello 2K, for chunks 256K." in " ".join(page.split())
+    assert page.split()[-3:] == ["chunks", "hello", "all"]
 
     where = session(names=("hello",), own={"greetings": ("hi", "ho")}, own_sizes={"hello": (2048,)})
     where = replace(where, plain=_PLAIN)
@@ -145,4 +145,4 @@ def test_every_registered_name_is_there_once() -> None:
     modules = [sys.modules[f"{command.__package__}.benches.{one}"] for one in registration.MODULES]
     names = [one.name for module in modules for one in module.BENCHMARKS]
     assert list(benchmarks()) == names
-    assert len(set(names)) == len(names) == 34
+    assert len(set(names)) == len(names) == 37

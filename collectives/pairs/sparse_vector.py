@@ -1,0 +1,209 @@
+"""A vector of which few entries are stored: indices, and values or rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from closeranks.comms import argument
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+_WHERE: Final = "SparseVector"
+#: Indices are int64.
+_MOST: Final = 2**63 - 1
+
+
+class SparseVector:
+    """Entries of a vector of ``length`` entries, or of rows of a matrix.
+
+    Local.  Arrays are kept, not copied, where their type allows.
+
+    Parameters
+    ----------
+    indices : array_like of int, shape (nnz,)
+        Which entries, in any order; of any integer type.  An index may come
+        more than once: a call combines such entries by its op.
+    values : array_like, shape (nnz,) or (nnz, width)
+        A value of each, or a row.
+    length : int
+        Entries of the vector, at most 2^63 - 1.
+
+    Attributes
+    ----------
+    indices : ndarray of int64, shape (nnz,)
+        Which entries.
+    values : ndarray
+        As given.
+    length : int
+        Entries of the vector.
+
+    Raises
+    ------
+    UsageError
+        If an index is no integer or outside of the vector, or if there are
+        more or fewer values than indices.
+    """
+
+    __slots__ = ("indices", "length", "values")
+
+    def __init__(self, indices: ArrayLike, values: ArrayLike, length: int) -> None:
+        self.length = argument.whole(_WHERE, "length", length)
+        if self.length > _MOST:
+            raise UsageError(_WHERE, f"length {self.length}", f"stay below {_MOST + 1}")
+        self.values = np.asarray(values)
+        self.indices = _read_indices(indices, self.length)
+        if self.values.ndim not in (1, 2):
+            raise UsageError(
+                _WHERE, f"values of shape {self.values.shape}", "give (nnz,) or (nnz, width)"
+            )
+        if len(self.values) != len(self.indices):
+            raise UsageError(
+                _WHERE,
+                f"{len(self.indices)} indices and {len(self.values)} values",
+                "give one value or row for each index",
+            )
+
+    @property
+    def nnz(self) -> int:
+        """How many entries are stored."""
+        return len(self.indices)
+
+    @property
+    def width(self) -> int:
+        """Values of an entry; 1 where it is no row."""
+        return 1 if self.values.ndim == 1 else self.values.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a value."""
+        return self.values.dtype
+
+    def __repr__(self) -> str:
+        rows = "" if self.values.ndim == 1 else f", rows of {self.width}"
+        return f"<SparseVector: {self.nnz} of {self.length} entries of {self.dtype}{rows}>"
+
+    def to_dense(self) -> NDArray[Any]:
+        """Return the vector, shape (length,) or (length, width).
+
+        Local.  Entries of equal index are added; entries that are not stored
+        are 0.
+        """
+        dense = np.zeros((self.length, *self.values.shape[1:]), self.dtype)
+        if (self.indices[1:] > self.indices[:-1]).all():
+            dense[self.indices] = self.values
+        else:
+            np.add.at(dense, self.indices, self.values)
+        return dense
+
+    @classmethod
+    def from_dense(cls, x: ArrayLike, block: int = 1) -> SparseVector:
+        """Store the entries of a vector that are not 0.
+
+        Local.
+
+        Parameters
+        ----------
+        x : array_like, 1-D
+            The vector.  A NaN is not 0.
+        block : int
+            With 1, each entry that is not 0 is stored.  Else each run of so
+            many entries that are not all 0 is one row; the last run is padded
+            with 0.
+
+        Returns
+        -------
+        SparseVector
+            Of length ``len(x)``, or of one index a block, with rows.
+
+        References
+        ----------
+        Fei and others, Efficient Sparse Collective Communication and its
+        Application to Accelerate Distributed Deep Learning, SIGCOMM 2021 (blocks).
+        """
+        dense = np.asarray(x)
+        width = argument.whole("SparseVector.from_dense", "block", block, least=1)
+        if dense.ndim != 1:
+            raise UsageError(
+                "SparseVector.from_dense", f"x of shape {dense.shape}", "give a 1-D array"
+            )
+        if width == 1:
+            where = np.flatnonzero(dense)
+            return cls(where, dense[where], len(dense))
+        blocks = -(-len(dense) // width)
+        padded = dense
+        if blocks * width > len(dense):
+            padded = np.zeros(blocks * width, dense.dtype)
+            padded[: len(dense)] = dense
+        rows = padded.reshape(blocks, width)
+        where = np.flatnonzero((rows != 0).any(axis=1))
+        return cls(where, rows[where], blocks)
+
+    @classmethod
+    def from_scipy(cls, matrix: Any) -> SparseVector:
+        """Store what a sparse matrix of SciPy stores.
+
+        Local.
+
+        Parameters
+        ----------
+        matrix : scipy.sparse array or matrix
+            Of shape (1, length): a vector.  Of shape (length, width): each row
+            of which an entry is stored is one row, with 0 elsewhere.
+
+        Returns
+        -------
+        SparseVector
+            With explicit zeros where the matrix stores zeros of a vector.
+        """
+        if not hasattr(matrix, "tocoo") or len(getattr(matrix, "shape", ())) != 2:
+            raise UsageError(
+                "SparseVector.from_scipy",
+                f"{argument.shown(matrix)} is no sparse matrix",
+                "give one of scipy.sparse with two dimensions",
+            )
+        given = matrix.tocoo()
+        rows, columns = given.row.astype(np.int64), given.col.astype(np.int64)
+        if matrix.shape[0] == 1:
+            return cls(columns, given.data, matrix.shape[1])
+        where, place = np.unique(rows, return_inverse=True)
+        values = np.zeros((len(where), matrix.shape[1]), given.data.dtype)
+        np.add.at(values, (place, columns), given.data)
+        return cls(where, values, matrix.shape[0])
+
+    def to_scipy(self) -> csr_array:
+        """Return a CSR array of SciPy: shape (1, length), or (length, width) for rows.
+
+        Local.  Needs SciPy.
+        """
+        from scipy.sparse import coo_array
+
+        if self.values.ndim == 1:
+            place = (np.zeros(self.nnz, np.int64), self.indices)
+            return coo_array((self.values, place), shape=(1, self.length)).tocsr()
+        rows = np.repeat(self.indices, self.width)
+        columns = np.tile(np.arange(self.width), self.nnz)
+        shape = (self.length, self.width)
+        return coo_array((self.values.reshape(-1), (rows, columns)), shape=shape).tocsr()
+
+
+def _read_indices(given: ArrayLike, length: int) -> NDArray[np.int64]:
+    indices = np.asarray(given)
+    if indices.size == 0 and indices.ndim == 1:
+        return np.empty(0, np.int64)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise UsageError(
+            _WHERE,
+            f"indices of {indices.dtype} and shape {indices.shape}",
+            "give whole numbers, shape (nnz,)",
+        )
+    low, high = int(indices.min()), int(indices.max())
+    if low < 0 or high >= length:
+        wrong = low if low < 0 else high
+        raise UsageError(_WHERE, f"index {wrong} of a vector of length {length}",
+                         f"give indices from 0 to {length - 1}")  # fmt: skip
+    return indices.astype(np.int64, copy=False)

@@ -1,0 +1,190 @@
+"""`Communicator.Allreduce_sparse`: pairs of all ranks, combined, on every rank.
+
+A call first adds one short array over all ranks: how many pairs there are,
+where they lie, and a digest of what ranks must agree on.  From it all ranks
+choose the same algorithm, and cut the index space the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from closeranks.collectives.analysis.cost_model import Speed, cost
+from closeranks.collectives.builders.catalogue import SPARSE, find
+from closeranks.collectives.builders.sparse_allreduce import regions
+from closeranks.collectives.dispatch.open_plans import open_plans_of
+from closeranks.collectives.pairs.pair_message import (
+    OPS,
+    TYPES,
+    loop,
+)
+from closeranks.collectives.pairs.sparse_vector import SparseVector
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.plan_type import Plan
+from closeranks.collectives.reduction.op import Mean, name_of, title
+from closeranks.collectives.selection.call_options import AUTO
+from closeranks.collectives.selection.planner import plan
+from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs, canonical
+from closeranks.collectives.sparse.pair_agreement import agreed_cuts
+from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
+from closeranks.comms import argument
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.communicator.communicator import Communicator
+    from closeranks.collectives.dispatch.dispatch import Service
+
+Ints = NDArray[np.int64]
+
+_OPERATION: Final = "allreduce_sparse"
+_CALL: Final = "Allreduce_sparse"
+_DENSE: Final = "dense"
+#: What steps of plans of pairs and their kernels take, and those of whole vectors: seconds, as
+#: measured on one core.
+_SPEED: Final = Speed(step_s=20e-6, kernel_s_per_byte=3e-9)
+_DENSE_SPEED: Final = Speed(step_s=1e-6, reduce_s_per_byte=0.2e-9)
+#: Choices that are remembered.
+_MOST_CHOICES: Final = 1024
+#: Longest vector that "auto" combines whole, in bytes.
+_DENSEST: Final = 1 << 32
+
+
+def allreduce_sparse(
+    comm: Communicator, vector: SparseVector, op: Any, algorithm: str
+) -> SparseVector:
+    """Serve `Communicator.Allreduce_sparse`.
+
+    Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    vector, op, algorithm
+        As there.
+
+    Returns
+    -------
+    SparseVector
+        As there.
+    """
+    service = comm.membership.service
+    started = time.perf_counter()
+    result, name = service.counted(_OPERATION, partial(_serve, service), vector, op, algorithm)
+    service.counters.count(_OPERATION, name, time.perf_counter() - started)
+    return result
+
+
+def _serve(
+    service: Service, operation: str, vector: Any, op: Any, algorithm: Any
+) -> tuple[SparseVector, str]:
+    service.guard.refuse(operation)
+    pairs = _read(vector, op, algorithm)
+    said = (
+        f"Allreduce_sparse(length {pairs.length}, rows of {pairs.width}, {pairs.values.dtype},"
+        f" op {title(op)}, algorithm {algorithm!r})"
+    )
+    n_regions = regions(problem_of(service, _OPERATION, pairs, 0))
+    total, cuts = agreed_cuts(service, _CALL, pairs, said, n_regions)
+    problem = problem_of(service, _OPERATION, pairs, total)
+    name = _chosen(service, problem) if algorithm == AUTO else algorithm
+    if name == _DENSE:
+        indices, values = _combined_densely(service, pairs)
+    else:
+        indices, values = run_pairs(service, problem, find(_OPERATION, name), pairs, cuts)
+    if isinstance(op, Mean):
+        values = _divided(values, service.size)
+    rows = values.reshape(len(indices), *vector.values.shape[1:])
+    return SparseVector(indices, rows, pairs.length), name
+
+
+def _read(vector: Any, op: Any, algorithm: Any) -> CanonicalPairs:
+    """Read the arguments of a call; UsageError says what is wrong with them."""
+    where = _CALL
+    argument.instance(where, "vector", vector, SparseVector, "give a SparseVector")
+    names = (AUTO, *(one.name for one in SPARSE[_OPERATION]), _DENSE)
+    if not isinstance(algorithm, str) or algorithm not in names:
+        raise UsageError(
+            where, f"no algorithm {argument.shown(algorithm)}", f"one of {', '.join(names)}"
+        )
+    argument.instance(where, "op", op, (MPI.Op, Mean), "give an MPI.Op, or closeranks.MEAN")
+    name = "SUM" if isinstance(op, Mean) else name_of(op)
+    if name not in OPS:
+        raise UsageError(where, f"op {title(op)}", f"one of {', '.join(OPS)}, MEAN")
+    values = vector.values
+    if isinstance(op, Mean) and values.dtype.kind in "iu":
+        raise UsageError(where, f"MEAN of {values.dtype}", "convert the values to floats")
+    if values.dtype.name not in TYPES or not values.dtype.isnative:
+        raise UsageError(where, f"values of {values.dtype}", f"one of {', '.join(TYPES)}")
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return canonical(vector.indices, flat, vector.length, vector.width, name)
+
+
+def _chosen(service: Service, problem: Problem) -> str:
+    """Return the algorithm of the least price; asked once for each kind of call."""
+    key = (problem.count, problem.itemsize, problem.length, problem.commutative)
+    known = open_plans_of(service).choices
+    if key not in known:
+        if len(known) == _MOST_CHOICES:
+            known.clear()
+        prices = _prices(problem)
+        known[key] = min(prices, key=prices.__getitem__)
+    return known[key]
+
+
+def _prices(problem: Problem) -> dict[str, float]:
+    """Return the seconds that each algorithm would take."""
+    prices = {
+        one.name: cost(Plan(problem, one), speed=_SPEED).seconds for one in SPARSE[_OPERATION]
+    }
+    if problem.length * problem.itemsize <= _DENSEST:
+        whole = problem.length * problem.itemsize
+        plans = [
+            plan("allreduce", problem.topology, count=count, dtype="uint8")
+            for count in (whole, -(-problem.length // 8))
+        ]
+        prices[_DENSE] = sum(cost(one, speed=_DENSE_SPEED).seconds for one in plans)
+        prices[_DENSE] += whole * _SPEED.kernel_s_per_byte
+    return prices
+
+
+#: What changes no operand, by op: of a sum of floats it is the negative zero.
+_NEUTRAL: Final = {"SUM": -0.0, "PROD": 1, "MIN": np.inf, "MAX": -np.inf}
+_MPI_OPS: Final = {"SUM": MPI.SUM, "PROD": MPI.PROD, "MIN": MPI.MIN, "MAX": MPI.MAX}
+
+
+def _neutral(op: str, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind not in "iu" or op in ("SUM", "PROD"):
+        return _NEUTRAL[op]
+    limits = np.iinfo(dtype)
+    return limits.max if op == "MIN" else limits.min
+
+
+def _combined_densely(service: Service, pairs: CanonicalPairs) -> tuple[Ints, NDArray[Any]]:
+    """Combine whole vectors, and a bit for each index that says whether it is there."""
+    length, width, dtype = pairs.length, pairs.width, pairs.values.dtype
+    dense = np.full(length * width, _neutral(pairs.op, dtype), dtype)
+    dense.reshape(length, width)[pairs.indices] = pairs.values.reshape(-1, width)
+    there = np.zeros(-(-length // 8), np.uint8)
+    loop("write_bits", pairs.indices, len(pairs.indices), 0, there)
+    # A NaN may lose in the library's MIN and MAX.
+    algorithm = AUTO if pairs.op in ("SUM", "PROD") else "rabenseifner"
+    service.block("allreduce", algorithm, MPI.IN_PLACE, dense, _MPI_OPS[pairs.op])
+    service.block("allreduce", AUTO, MPI.IN_PLACE, there, MPI.BOR)
+    indices = np.empty(int(np.bitwise_count(there).sum()), np.int64)
+    loop("read_bits", there, len(there), 0, indices)
+    if len(indices) == length:
+        return indices, dense
+    return indices, dense.reshape(length, width).take(indices, axis=0).reshape(-1)
+
+
+def _divided(values: NDArray[Any], size: int) -> NDArray[Any]:
+    """Divide sums by the number of ranks."""
+    wide = values.astype(np.float32) if values.dtype.itemsize == 2 else values
+    return (wide / size).astype(values.dtype)

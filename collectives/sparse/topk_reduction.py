@@ -1,0 +1,163 @@
+"""`topk_allreduce`: the k largest entries of a sum of each rank's k largest.
+
+The sums of regions are kept by their owners until the k-th largest magnitude
+of all of them is known.  Only then are pairs gathered: those k.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.collectives.builders.catalogue import SPARSE
+from closeranks.collectives.builders.sparse_allreduce import regions
+from closeranks.collectives.pairs.sparse_vector import SparseVector
+from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
+from closeranks.collectives.sparse.kth_largest import kth_largest, largest
+from closeranks.collectives.sparse.pair_agreement import added, agreed_cuts
+from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
+from closeranks.comms import argument
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.communicator.communicator import Communicator
+    from closeranks.collectives.dispatch.dispatch import Service
+
+Array = NDArray[Any]
+Ints = NDArray[np.int64]
+
+_OPERATION: Final = "topk_allreduce"
+_TYPES: Final = ("float16", "bfloat16", "float32", "float64")
+#: Largest index: from it an index is subtracted, so that lower ones are larger keys.
+_LAST: Final = 2**63 - 1
+
+
+def topk_allreduce(
+    comm: Communicator, x: Array, k: int, residual: Array | None = None
+) -> tuple[SparseVector, Array]:
+    """Sum each rank's ``k`` largest entries; return the ``k`` largest of the sums.
+
+    Collective.  With ``a = x + residual``, each rank offers the ``k`` entries
+    of ``a`` of the largest magnitude.  Of equal magnitudes the lower index
+    goes first.  A NaN is larger than all numbers.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    x : ndarray, shape (n,), float16, bfloat16, float32 or float64
+        This rank's vector, for instance its gradient; not changed.
+    k : int
+        How many entries each rank offers and the result has, at most n.
+    residual : ndarray, shape (n,), optional
+        What earlier calls have kept back, of the type of ``x``; not changed.
+
+    Returns
+    -------
+    result : SparseVector
+        ``k`` entries, of the largest magnitude among the sums of all offers,
+        equal on all ranks.
+    residual : ndarray, shape (n,)
+        For the next call: ``a``, with 0 where this rank's offer is in the
+        result.
+
+    Raises
+    ------
+    Disagreement
+        On every rank, if n, k or the types differ.
+    UsageError
+        If this rank's arguments are wrong; the others get `PeerLost`.
+
+    References
+    ----------
+    Li and Hoefler, Near-Optimal Sparse Allreduce for Distributed Deep Learning,
+    PPoPP 2022, section 3 (the scheme; thresholds are exact here, and found anew
+    in each call).
+    """
+    service = comm.membership.service
+    started = time.perf_counter()
+    found = service.counted(_OPERATION, partial(_serve, service), x, k, residual)
+    service.counters.count(_OPERATION, "split", time.perf_counter() - started)
+    return found
+
+
+def _serve(
+    service: Service, operation: str, x: Any, k: Any, residual: Any
+) -> tuple[SparseVector, Array]:
+    service.guard.refuse(operation)
+    k = _checked(x, k, residual)
+    kept = x.copy() if residual is None else np.ascontiguousarray(x + residual)
+    offered = _largest_entries(kept, k)
+    offer = CanonicalPairs(offered, kept[offered], len(x), 1, "SUM")
+    problem = problem_of(service, "reduce_scatter_sparse", offer, 0)
+    said = f"topk_allreduce({len(x)} entries of {x.dtype}, k {k})"
+    total, cuts = agreed_cuts(service, operation, offer, said, regions(problem))
+    result = CanonicalPairs(np.empty(0, np.int64), kept[:0], len(x), 1, "SUM")
+    if k:
+        sums = _summed(service, "reduce_scatter_sparse", offer, total, cuts)
+        chosen = _chosen(service, sums, k)
+        total, cuts = agreed_cuts(service, operation, chosen, said, regions(problem))
+        result = _summed(service, "allreduce_sparse", chosen, total, cuts)
+    taken = offered[np.isin(offered, result.indices, assume_unique=True)]
+    kept[taken] = 0
+    return SparseVector(result.indices, result.values, len(x)), kept
+
+
+def _checked(x: Any, k: Any, residual: Any) -> int:
+    """Return k; UsageError says which argument is wrong."""
+    argument.instance(_OPERATION, "x", x, np.ndarray, "give a NumPy array")
+    if x.ndim != 1 or x.dtype.name not in _TYPES or not x.dtype.isnative:
+        raise UsageError(_OPERATION, f"x of {x.dtype} and shape {x.shape}",
+                         f"give a 1-D array of {', '.join(_TYPES)}")  # fmt: skip
+    if residual is not None:
+        argument.instance(_OPERATION, "residual", residual, np.ndarray, "give a NumPy array")
+        if (residual.shape, residual.dtype) != (x.shape, x.dtype):
+            raise UsageError(
+                _OPERATION,
+                f"residual of {residual.dtype} and shape {residual.shape}",
+                f"x is of {x.dtype} and shape {x.shape}",
+            )
+    return argument.whole(_OPERATION, "k", k, below=len(x) + 1)
+
+
+def _magnitudes(values: Array) -> Array:
+    """See floats as integers that, without the sign bit, order magnitudes."""
+    return values.view(f"i{values.dtype.itemsize}")
+
+
+def _largest_entries(values: Array, k: int) -> Ints:
+    """Return the indices of the k largest magnitudes of this rank, ascending."""
+    if k == 0:
+        return np.empty(0, np.int64)
+    keys = _magnitudes(values)
+    least, ties, _ = kth_largest(keys, k, lambda counts: counts)
+    return largest(keys, least, ties, k)
+
+
+def _summed(
+    service: Service, operation: str, pairs: CanonicalPairs, total: int, cuts: Ints
+) -> CanonicalPairs:
+    problem = problem_of(service, operation, pairs, total)
+    split = next(one for one in SPARSE[operation] if one.name == "split")
+    indices, values = run_pairs(service, problem, split, pairs, cuts)
+    return CanonicalPairs(indices, values, pairs.length, 1, "SUM")
+
+
+def _chosen(service: Service, sums: CanonicalPairs, k: int) -> CanonicalPairs:
+    """Return this rank's part of the k largest sums of all ranks."""
+    keys = _magnitudes(np.ascontiguousarray(sums.values))
+    add = partial(added, service)
+    least, ties, equal = kth_largest(keys, k, add)
+    mask = (1 << (8 * keys.dtype.itemsize - 1)) - 1
+    above = largest(keys, least, 0, len(keys))
+    tied = np.flatnonzero(keys & mask == least)
+    if ties < equal:  # the lower indices go first
+        inverse = _LAST - sums.indices[tied]
+        last, _, _ = kth_largest(inverse, ties, add)
+        tied = tied[inverse >= last]
+    places = np.sort(np.concatenate([above, tied]))
+    return CanonicalPairs(sums.indices[places], sums.values[places], sums.length, 1, "SUM")
