@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/bash
-.PHONY: help demo check test test-mpich test-all faults exceptions churn coded fuzz fuzz-mutations mpi4py-suite bench \
+.PHONY: help demo check test test-mpich test-all faults exceptions churn coded sparse fuzz fuzz-mutations mpi4py-suite bench \
 	limits lint docs system
 
 # Ranks are started thousands of times; each would compile the package anew.
@@ -69,6 +69,16 @@ exceptions: $(OPENMPI)/.ready $(MPICH)/.ready system ## ranks that leave by an e
 
 churn: $(OPENMPI)/.ready system ## half an hour of ranks that die and are replaced
 	@$(OPENMPI)/bin/closeranks bench churn --minutes 30
+
+sparse: $(OPENMPI)/.ready system ## sparse collectives: all parameters, and the lab's wires
+	@TESTS_SEED=all $(OPENMPI)/bin/python -m pytest -m '' tests/collectives/pairs tests/collectives/sparse \
+		tests/faults/test_sparse_dies.py tests/faults/test_route_dies.py tests/cluster/test_sparse.py
+	@for n in 2 4 5; do TESTS_SEED=all $(OPENMPI)/bin/closeranks run -n $$n -- $(OPENMPI)/bin/python -m pytest --with-mpi -q \
+		tests/mpi/test_sparse.py tests/mpi/test_topk.py tests/mpi/test_route.py tests/mpi/test_chunks.py || exit; done
+	@$(OPENMPI)/bin/closeranks lab --nodes 4 --per-node 2 --rate 200mbit -- \
+		$(OPENMPI)/bin/closeranks bench sparse --sizes 64M --density 0.001,0.01,0.3,0.5 --counters
+	@$(OPENMPI)/bin/closeranks lab --nodes 4 --per-node 2 --rate 200mbit -- \
+		$(OPENMPI)/bin/closeranks bench route chunks --counters
 
 coded: $(OPENMPI)/.ready ## coded gradients: every pattern of late ranks, all parameters
 	@TESTS_SEED=all $(OPENMPI)/bin/python -m pytest -m '' tests/collectives/coded \

@@ -14,5 +14,7 @@
 * ``erasure``: parity made and blocks rebuilt on one core;
 * ``checkpoint``, ``snapshot``: the cost of saves, and of a restore;
 * ``redistribute``, ``halo``: changes of layout, and ghost cells;
-* ``coded``: rounds with slow ranks.
+* ``coded``: rounds with slow ranks;
+* ``sparse``: sums of vectors of which few entries are stored; also rows and
+  chunks for the ranks that want them.
 """

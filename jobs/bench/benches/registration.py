@@ -30,7 +30,7 @@ Row = dict[str, Any]
 MODULES: Final = (
     "collective", "point_to_point", "plan_steps", "pack", "overlap", "init_time", "faults",
     "churn", "erasure", "checkpoint", "snapshot", "varied", "redistribute", "halo",
-    "coded",
+    "coded", "sparse",
 )  # fmt: skip
 
 
