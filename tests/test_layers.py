@@ -103,7 +103,7 @@ TALKERS = {
     "collectives.faults.survivor_creation", "collectives.plans.message_tags",
     "collectives.reduction.op", "collectives.selection.planner",
     "collectives.selection.tuning_origin", "collectives.shm.shared_arrays",
-    "collectives.sparse.chunks", "collectives.sparse.pair_agreement",
+    "collectives.sparse.agreed_numbers", "collectives.sparse.chunks",
     "collectives.sparse.pair_reduction", "collectives.sparse.row_transport",
     "comms.buffers.array_memory", "comms.buffers.buffer_spec", "comms.buffers.datatype",
     "comms.buffers.pack_entries", "comms.buffers.typemap", "comms.discovery.discovery",

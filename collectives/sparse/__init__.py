@@ -2,6 +2,7 @@
 
 * `canonical_pairs`: pairs whose indices ascend, each once.
 * `region_cuts`: where the index space is cut.
+* `agreed_numbers`: what ranks must agree on, and numbers beside it.
 * `pair_agreement`: what ranks agree on before pairs travel.
 * `pair_plans`: plans of pairs, run for the pairs of a call.
 * `pair_reduction`: `Communicator.Allreduce_sparse`.

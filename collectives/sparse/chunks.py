@@ -22,13 +22,12 @@ from closeranks.collectives.dispatch.argument_check import agree_equal
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES, dtype_named
 from closeranks.collectives.reduction.op import name_of, title
+from closeranks.collectives.sparse.agreed_numbers import agreed_sum, greatest
 from closeranks.collectives.sparse.row_transport import (
     AUTO,
     RowExchange,
     RowForm,
-    agreed,
     known_algorithm,
-    reduced,
 )
 from closeranks.comms import argument
 from closeranks.errors import UsageError
@@ -306,7 +305,7 @@ def _laid_out(
     kept = open_plans_of(service).layouts
     layout: _Layout | None = kept.get(said)
     is_known = layout is not None and layout.passed == kinds
-    (known,) = agreed(service, where, said, int(is_known))
+    (known,) = agreed_sum(service, where, said, np.array([int(is_known)]))
     if problem is not None:
         raise problem
     if layout is None or known < service.size:
@@ -397,7 +396,7 @@ def _scatter_layout(
     given = table.given(service.rank)
     unlike = np.flatnonzero((rows[:, :width] != ~rows[:, width:]).any(axis=1))
     first = given[int(unlike[0])] if len(unlike) else _NONE
-    (wrong,) = (-reduced(service, np.array([-first]))).tolist()
+    (wrong,) = (-greatest(service, np.array([-first]))).tolist()
     if wrong != _NONE:
         agree_equal(service.careful, where, _part_of(by_number.get(wrong), wrong))
     got = []
@@ -417,7 +416,7 @@ def _part_of(kind: _Kind | None, number: int) -> str:
 def _words(service: Service, texts: list[bytes]) -> Bytes:
     """Write texts as rows of as many bytes as the longest of any rank needs."""
     longest = max(map(len, texts), default=0)
-    (width,) = reduced(service, np.array([-(-longest // 8) * 8])).tolist()
+    (width,) = greatest(service, np.array([-(-longest // 8) * 8])).tolist()
     rows = b"".join(text.ljust(max(width, 8), b"\0") for text in texts)
     return np.frombuffer(rows, np.uint8).reshape(len(texts), max(width, 8))
 

@@ -7,15 +7,12 @@ ranks must agree on.
 from __future__ import annotations
 
 from functools import partial
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
-from closeranks.collectives.dispatch.argument_check import agree_equal
-from closeranks.collectives.selection.call_options import AUTO
+from closeranks.collectives.sparse.agreed_numbers import agreed_sum, summed
 from closeranks.collectives.sparse.region_cuts import first_edges, histogram, region_cuts
 
 if TYPE_CHECKING:
@@ -23,10 +20,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
 
 Ints = NDArray[np.int64]
-
-#: A digest is compared in pieces: the sum of a piece's squares fits into 63 bits.
-_PIECE_BITS: Final = 24
-_PIECES: Final = 3
 
 
 def agreed_cuts(
@@ -61,41 +54,9 @@ def agreed_cuts(
     Disagreement
         On every rank, with the words of each.
     """
-    size = service.size
-    if size == 1:
+    if service.size == 1:
         return len(pairs.indices), np.array([0, pairs.length])
-    digest = int.from_bytes(blake2b(said.encode(), digest_size=9).digest(), "little")
-    pieces = [(digest >> _PIECE_BITS * piece) % (1 << _PIECE_BITS) for piece in range(_PIECES)]
     edges = first_edges(pairs.length, regions)
-    counts = histogram(pairs.indices, edges)
-    add = partial(added, service)
-    found = add(np.concatenate([pieces, np.square(pieces), counts]))
-    for piece in range(_PIECES):
-        # Equal numbers alone have the sum of squares that their sum asks for.
-        if size * int(found[_PIECES + piece]) != int(found[piece]) ** 2:
-            agree_equal(service.careful, operation, said)
-    counts = found[2 * _PIECES :]
-    cuts = region_cuts(pairs.indices, edges, counts, regions, add)
-    return int(counts.sum()), cuts
-
-
-def added(service: Service, numbers: Ints) -> Ints:
-    """Add an array over all ranks.
-
-    Collective.
-
-    Parameters
-    ----------
-    service : Service
-        Of the communicator.
-    numbers : ndarray of int64
-        Of this rank.
-
-    Returns
-    -------
-    ndarray of int64
-        A new array.
-    """
-    total = np.empty_like(numbers)
-    service.block("allreduce", AUTO, numbers, total, MPI.SUM)
-    return total
+    counts = agreed_sum(service, operation, said, histogram(pairs.indices, edges))
+    add = partial(summed, service)
+    return int(counts.sum()), region_cuts(pairs.indices, edges, counts, regions, add)

@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from closeranks.collectives.builders.row_moves import origin_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES
 from closeranks.collectives.pairs.row_kernels import row_combine
+from closeranks.collectives.sparse.agreed_numbers import agreed_sum
 from closeranks.collectives.sparse.row_transport import (
     AUTO,
     RowExchange,
     RowForm,
-    agreed,
     known_algorithm,
     way_home,
 )
@@ -36,6 +36,8 @@ Ints = NDArray[np.int64]
 _MAKE: Final = "route"
 _DISPATCH: Final = "route_dispatch"
 _COMBINE: Final = "route_combine"
+#: Nothing is added beside what ranks compare.
+_NOTHING: Final = np.empty(0, np.int64)
 #: Complex numbers are added as pairs of these.
 _REAL: Final = {"complex64": "float32", "complex128": "float64"}
 
@@ -121,7 +123,9 @@ class Route:
             before._rows.refuse_moved("Route.then")
             given, origins = before.arrived, origin_of(before.sources, before.tokens)
         n_rows, rows, ranks = read_destinations(destinations, service.rank, service.size, given)
-        agreed(service, "Route", f"Route(algorithm {name!r}, onward {before is not None})")
+        agreed_sum(
+            service, "Route", f"Route(algorithm {name!r}, onward {before is not None})", _NOTHING
+        )
         return RowExchange(service, n_rows, rows, ranks, origins=origins, algorithm=name)
 
     def then(self, destinations: ArrayLike) -> Route:
@@ -177,7 +181,7 @@ class Route:
         service.guard.refuse(operation)
         self._rows.refuse_moved("Route.dispatch")
         rows = _read_rows("Route.dispatch", x, self._rows.n_rows, service.rank)
-        agreed(service, "Route.dispatch", f"rows of {_described(rows)}")
+        agreed_sum(service, "Route.dispatch", f"rows of {_described(rows)}", _NOTHING)
         nbytes = _row_bytes(rows)
         shape = (self.arrived, *rows.shape[1:])
         if nbytes == 0:
@@ -226,7 +230,7 @@ class Route:
         if name not in TYPES or not rows.dtype.isnative:
             remedy = f"one of {', '.join((*TYPES, *_REAL))}"
             raise UsageError("Route.combine", f"rows of {rows.dtype}", remedy)
-        agreed(service, "Route.combine", f"rows of {_described(rows)}")
+        agreed_sum(service, "Route.combine", f"rows of {_described(rows)}", _NOTHING)
         home, nbytes, dtype = self._way_home(), _row_bytes(rows), TYPES.index(name)
         shape = (home.n_rows, *rows.shape[1:])
         if nbytes == 0:

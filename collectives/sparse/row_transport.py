@@ -1,4 +1,4 @@
-"""What routes and chunks share: agreement, lists of wanted rows, and plans.
+"""What routes and chunks share: lists of wanted rows, and plans.
 
 A `RowExchange` tells each rank once which rows it will get.  From then on all
 counts are known, and rows of any bytes move by plans.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -21,9 +20,9 @@ from closeranks.collectives.builders.catalogue import find
 from closeranks.collectives.builders.patterns.two_tiers import nodes_of
 from closeranks.collectives.builders.row_exchange import RowBytes, RowProblem
 from closeranks.collectives.builders.row_moves import RowMoves, announced, heard_moves
-from closeranks.collectives.dispatch.argument_check import agree_equal
 from closeranks.collectives.dispatch.open_plans import OpenPlans
 from closeranks.collectives.plans.plan_type import Plan
+from closeranks.collectives.sparse.agreed_numbers import greatest
 from closeranks.comms import argument
 from closeranks.errors import Revoked, UsageError
 
@@ -36,9 +35,6 @@ Ints = NDArray[np.int64]
 AUTO: Final = "auto"
 FLAT: Final = "flat"
 TWO_HOPS: Final = "two_hops"
-#: A digest is compared in pieces: the sum of a piece's squares fits into 63 bits.
-_PIECE_BITS: Final = 24
-_PIECES: Final = 3
 #: With more messages of one rank than so many, rows go in two hops.
 _FEW: Final = 256
 
@@ -50,53 +46,6 @@ def known_algorithm(where: str, algorithm: Any) -> str:
         shown = argument.shown(algorithm)
         raise UsageError(where, f"no algorithm {shown}", f"one of {', '.join(names)}")
     return algorithm
-
-
-def agreed(service: Service, where: str, said: str, *numbers: int) -> list[int]:
-    """Compare what ranks must agree on, and add numbers over all ranks.
-
-    Collective.
-
-    Parameters
-    ----------
-    service : Service
-        Of the communicator.
-    where : str
-        The call, for the text of an error.
-    said : str
-        What this rank asks for, in words: the same on all ranks.
-    *numbers : int
-        To be added.
-
-    Returns
-    -------
-    list of int
-        The sums.
-
-    Raises
-    ------
-    Disagreement
-        On every rank, if ranks have said different things.
-    """
-    size = service.size
-    digest = int.from_bytes(blake2b(said.encode(), digest_size=9).digest(), "little")
-    pieces = [digest >> _PIECE_BITS * piece & (1 << _PIECE_BITS) - 1 for piece in range(_PIECES)]
-    told = np.array([*pieces, *(piece * piece for piece in pieces), *numbers], np.int64)
-    found: list[int] = reduced(service, told, MPI.SUM).tolist()
-    for piece in range(_PIECES):
-        # Equal numbers alone have the sum of squares that their sum asks for.
-        if size * found[_PIECES + piece] != found[piece] ** 2:
-            agree_equal(service.careful, where, said)
-    return found[2 * _PIECES :]
-
-
-def reduced(service: Service, numbers: NDArray[Any], op: MPI.Op = MPI.MAX) -> NDArray[Any]:
-    """Reduce a short array over all ranks.  Collective."""
-    if service.size == 1:
-        return numbers
-    result = np.empty_like(numbers)
-    service.block("allreduce", AUTO, numbers, result, op)
-    return result
 
 
 class RowForm(NamedTuple):
@@ -281,7 +230,7 @@ class RowExchange:
         key = form.nbytes, form.given is None
         if key not in self._chosen:
             prices = np.array([self._price(operation, name, form) for name in self._names])
-            self._chosen[key] = self._names[int(reduced(self._service, prices).argmin())]
+            self._chosen[key] = self._names[int(greatest(self._service, prices).argmin())]
         return self._chosen[key]
 
     def _price(self, operation: str, name: str, form: RowForm) -> float:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from closeranks.collectives.builders.catalogue import SPARSE
 from closeranks.collectives.builders.sparse_allreduce import regions
 from closeranks.collectives.pairs.sparse_vector import SparseVector
+from closeranks.collectives.sparse.agreed_numbers import summed
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
 from closeranks.collectives.sparse.kth_largest import kth_largest, largest
-from closeranks.collectives.sparse.pair_agreement import added, agreed_cuts
+from closeranks.collectives.sparse.pair_agreement import agreed_cuts
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
 from closeranks.comms import argument
 from closeranks.errors import UsageError
@@ -150,7 +151,7 @@ def _summed(
 def _chosen(service: Service, sums: CanonicalPairs, k: int) -> CanonicalPairs:
     """Return this rank's part of the k largest sums of all ranks."""
     keys = _magnitudes(np.ascontiguousarray(sums.values))
-    add = partial(added, service)
+    add = partial(summed, service)
     least, ties, equal = kth_largest(keys, k, add)
     mask = (1 << (8 * keys.dtype.itemsize - 1)) - 1
     above = largest(keys, least, 0, len(keys))
