@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closeranks.comms import argument
+from closeranks.comms.gpu.device_array import array_interface
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+    from typing_extensions import Self
 
 _WHERE: Final = "SparseVector"
 #: Indices are int64.
@@ -55,6 +57,9 @@ class SparseVector:
         self.length = argument.whole(_WHERE, "length", length)
         if self.length > _MOST:
             raise UsageError(_WHERE, f"length {self.length}", f"stay below {_MOST + 1}")
+        for array in (indices, values):
+            if array_interface(array) is not None:
+                raise UsageError(_WHERE, "an array on a GPU", "copy it by cupy.asnumpy")
         self.values = np.asarray(values)
         self.indices = _read_indices(indices, self.length)
         if self.values.ndim not in (1, 2):
@@ -67,6 +72,13 @@ class SparseVector:
                 f"{len(self.indices)} indices and {len(self.values)} values",
                 "give one value or row for each index",
             )
+
+    @classmethod
+    def of_result(cls, indices: NDArray[np.int64], values: NDArray[Any], length: int) -> Self:
+        """Make one of arrays that need no check.  Local."""
+        made = cls.__new__(cls)
+        made.indices, made.values, made.length = indices, values, length
+        return made
 
     @property
     def nnz(self) -> int:

@@ -101,7 +101,7 @@ def _serve(
     if isinstance(op, Mean):
         values = _divided(values, service.size)
     rows = values.reshape(len(indices), *vector.values.shape[1:])
-    return SparseVector(indices, rows, pairs.length), name
+    return SparseVector.of_result(indices, rows, pairs.length), name
 
 
 def _read(vector: Any, op: Any, algorithm: Any) -> CanonicalPairs:

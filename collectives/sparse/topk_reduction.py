@@ -105,7 +105,7 @@ def _serve(
         result = _summed(service, "allreduce_sparse", chosen, total, cuts)
     taken = offered[np.isin(offered, result.indices, assume_unique=True)]
     kept[taken] = 0
-    return SparseVector(result.indices, result.values, len(x)), kept
+    return SparseVector.of_result(result.indices, result.values, len(x)), kept
 
 
 def _checked(x: Any, k: Any, residual: Any) -> int:

@@ -83,6 +83,18 @@ def test_wrong_arguments_are_named(arguments: tuple[Any, Any, Any], words: str) 
     assert words in str(caught.value)
 
 
+def test_arrays_on_a_gpu_are_refused() -> None:
+    class OnDevice:
+        @property
+        def __cuda_array_interface__(self) -> dict[str, object]:
+            return {"shape": (1,)}
+
+    device: Any = OnDevice()
+    for indices, values in (([0], device), (device, [1.0])):
+        with pytest.raises(UsageError, match="on a GPU"):
+            SparseVector(indices, values, 3)
+
+
 def test_what_is_no_vector_is_refused() -> None:
     with pytest.raises(UsageError, match=r"shape \(2, 2\)"):
         SparseVector.from_dense(np.ones((2, 2)))
