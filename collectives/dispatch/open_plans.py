@@ -24,6 +24,8 @@ Bytes = NDArray[np.uint8]
 #: Plans that are kept bound, and bytes of their memory, beyond which plans are bound anew.
 _MOST: Final = 16
 _MOST_BYTES: Final = 256 << 20
+#: Bytes that kernels must have written for their speed to be known.
+_MEASURED_BYTES: Final = 1 << 18
 
 
 def open_plans_of(service: Service) -> OpenPlans:
@@ -49,11 +51,14 @@ class OpenPlans:
         Algorithms that were chosen, by kind of call.
     layouts : OrderedDict
         What calls keep of those before them, by kind of call.
+    kernel_s_per_byte : float
+        Time of kernels for a byte that they write, in the last runs; 0 before.
     """
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self.choices: dict[Hashable, str] = {}
+        self.kernel_s_per_byte = 0.0
         self.layouts: OrderedDict[Hashable, Any] = OrderedDict()
         self._kept: OrderedDict[Hashable, Bound] = OrderedDict()
 
@@ -95,8 +100,15 @@ class OpenPlans:
         while len(self._kept) > _MOST or (self._kept and self._held_bytes() > _MOST_BYTES):
             self._kept.popitem(last=False)
         service.counters.count_sent(_by_level(bound, ran))
+        self._note_speed(ran)
         assert ran.output is not None
         return ran.output
+
+    def _note_speed(self, ran: Execution) -> None:
+        """Note how fast kernels were; short runs say nothing of it."""
+        if ran.kernel_bytes >= _MEASURED_BYTES:
+            found, before = ran.kernel_s / ran.kernel_bytes, self.kernel_s_per_byte
+            self.kernel_s_per_byte = (found + before) / 2 if before else found
 
     def _held_bytes(self) -> int:
         return sum(bound.held_bytes() for bound in self._kept.values())

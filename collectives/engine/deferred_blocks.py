@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -324,7 +325,10 @@ class DeferredBlocks:
         views = [self._view(Block(*operand)) for operand in operands]
         arrays = [_packed(view) for view in views]
         given = self._arrived(step, row)
+        began = perf_counter()
         answer = KERNELS[action.kernel](*given, *arrays)
+        self.execution.kernel_s += perf_counter() - began
+        self.execution.kernel_bytes += sum(array.nbytes for array in arrays[n_reads:])
         for view, array in zip(views[n_reads:], arrays[n_reads:], strict=True):
             if array is not view:
                 np.copyto(view, array.reshape(view.shape))

@@ -96,6 +96,10 @@ class Execution:
         Steps done so far.
     operation : str
         Name of the operation that users know.
+    kernel_s : float
+        Seconds that kernels have taken so far.
+    kernel_bytes : int
+        Bytes that they have written.
     output : ndarray of uint8 or None
         The result, once finished, of a plan that sizes its output itself.
     sent : dict of int to int
@@ -126,6 +130,8 @@ class Execution:
         "error",
         "finished",
         "identity",
+        "kernel_bytes",
+        "kernel_s",
         "operation",
         "output",
         "priority",
@@ -149,6 +155,7 @@ class Execution:
         self.finished = self.drained = False
         self.error: BaseException | None = None
         self.output: Array | None = None
+        self.kernel_s, self.kernel_bytes = 0.0, 0
         self.sent: dict[int, int] = {}
         self.completed, self.turn = 0, -1
         self._base = bound.world.first_tag(identity.sequence)

@@ -124,6 +124,15 @@ def taken_places(taken: Any, span: int, low: int, out: Any) -> int:
     return found
 
 
+def gather_rows(values: Any, chosen: Any, n: int, width: int) -> int:
+    """Move the chosen rows to the front, in place; ``chosen`` ascends."""
+    for i in range(n):
+        source, to = chosen[i] * width, i * width
+        for k in range(width):
+            values[to + k] = values[source + k]
+    return n
+
+
 def digit_counts(
     keys: Any, n: int, mask: int, shift: int, digits: int, prefix: int, counts: Any
 ) -> int:
@@ -244,6 +253,7 @@ LOOPS: dict[str, tuple[Callable[..., int], str]] = {
     "places": (places, "ppip"),
     "relays": (relays, "pippip"),
     "taken_places": (taken_places, "biip"),
+    "gather_rows": (gather_rows, "vpii"),
     "digit_counts": (digit_counts, "viiiiip"),
     "largest_keys": (largest_keys, "viiiip"),
     "combine.SUM": (add, "bvpviii"),

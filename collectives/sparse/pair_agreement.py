@@ -7,11 +7,12 @@ ranks must agree on.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.sparse.agreed_numbers import agreed_sum, summed
 from closeranks.collectives.sparse.region_cuts import first_edges, histogram, region_cuts
 
@@ -22,9 +23,28 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 
+class AgreedCuts(NamedTuple):
+    """What all ranks know before pairs travel.
+
+    Attributes
+    ----------
+    total : int
+        Pairs of all ranks.
+    cuts : ndarray of int64, shape (regions + 1,)
+        Where the regions begin, and the end of the last one.
+    pace_ps : float
+        Picoseconds that kernels take for a byte, the mean of the ranks; 0
+        before any is known.
+    """
+
+    total: int
+    cuts: Ints
+    pace_ps: float
+
+
 def agreed_cuts(
     service: Service, operation: str, pairs: CanonicalPairs, said: str, regions: int
-) -> tuple[int, Ints]:
+) -> AgreedCuts:
     """Compare what ranks must agree on; cut the index space.
 
     Collective.
@@ -44,19 +64,21 @@ def agreed_cuts(
 
     Returns
     -------
-    total : int
-        Pairs of all ranks.
-    cuts : ndarray of int64, shape (regions + 1,)
-        Where the regions begin, and the end of the last one.
+    AgreedCuts
+        The same on all ranks.
 
     Raises
     ------
     Disagreement
         On every rank, with the words of each.
     """
+    pace_ps = round(1e12 * open_plans_of(service).kernel_s_per_byte)
     if service.size == 1:
-        return len(pairs.indices), np.array([0, pairs.length])
+        return AgreedCuts(len(pairs.indices), np.array([0, pairs.length]), float(pace_ps))
     edges = first_edges(pairs.length, regions)
-    counts = agreed_sum(service, operation, said, histogram(pairs.indices, edges))
+    told = np.append(histogram(pairs.indices, edges), pace_ps)
+    found = agreed_sum(service, operation, said, told)
+    counts, pace = found[:-1], int(found[-1]) / service.size
     add = partial(summed, service)
-    return int(counts.sum()), region_cuts(pairs.indices, edges, counts, regions, add)
+    cuts = region_cuts(pairs.indices, edges, counts, regions, add)
+    return AgreedCuts(int(counts.sum()), cuts, pace)

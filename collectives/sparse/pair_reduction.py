@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from math import log
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -45,10 +46,13 @@ Ints = NDArray[np.int64]
 _OPERATION: Final = "allreduce_sparse"
 _CALL: Final = "Allreduce_sparse"
 _DENSE: Final = "dense"
-#: What steps of plans of pairs and their kernels take, and those of whole vectors: seconds, as
-#: measured on one core.
-_SPEED: Final = Speed(step_s=20e-6, kernel_s_per_byte=3e-9)
-_DENSE_SPEED: Final = Speed(step_s=1e-6, reduce_s_per_byte=0.2e-9)
+#: Seconds that a step of a plan of pairs takes, and its kernel for a byte of coded pairs; and
+#: what is done beside the sum of whole vectors, for each byte of these: alone on a core.
+_STEP_S: Final = 20e-6
+_KERNEL_S_PER_BYTE: Final = 1.2e-9
+_DENSE_S_PER_BYTE: Final = 2.5e-9
+#: Picoseconds that kernels alone on a core take for a byte that they write.
+_PACE_PS: Final = 700
 #: Choices that are remembered.
 _MOST_CHOICES: Final = 1024
 #: Longest vector that "auto" combines whole, in bytes.
@@ -91,9 +95,9 @@ def _serve(
         f" op {title(op)}, algorithm {algorithm!r})"
     )
     n_regions = regions(problem_of(service, _OPERATION, pairs, 0))
-    total, cuts = agreed_cuts(service, _CALL, pairs, said, n_regions)
+    total, cuts, pace_ps = agreed_cuts(service, _CALL, pairs, said, n_regions)
     problem = problem_of(service, _OPERATION, pairs, total)
-    name = _chosen(service, problem) if algorithm == AUTO else algorithm
+    name = _chosen(service, problem, pace_ps) if algorithm == AUTO else algorithm
     if name == _DENSE:
         indices, values = _combined_densely(service, pairs)
     else:
@@ -126,31 +130,38 @@ def _read(vector: Any, op: Any, algorithm: Any) -> CanonicalPairs:
     return canonical(vector.indices, flat, vector.length, vector.width, name)
 
 
-def _chosen(service: Service, problem: Problem) -> str:
+def _chosen(service: Service, problem: Problem, pace_ps: float) -> str:
     """Return the algorithm of the least price; asked once for each kind of call."""
-    key = (problem.count, problem.itemsize, problem.length, problem.commutative)
+    slower = _crowding(pace_ps)
+    key = (problem.count, problem.itemsize, problem.length, problem.commutative, slower)
     known = open_plans_of(service).choices
     if key not in known:
         if len(known) == _MOST_CHOICES:
             known.clear()
-        prices = _prices(problem)
+        prices = _prices(problem, slower)
         known[key] = min(prices, key=prices.__getitem__)
     return known[key]
 
 
-def _prices(problem: Problem) -> dict[str, float]:
+def _crowding(pace_ps: float) -> float:
+    """Return how much slower kernels are than alone on a core, in powers of 1.5."""
+    if pace_ps <= _PACE_PS:  # also if it is not known yet
+        return 1.0
+    return 1.5 ** round(log(pace_ps / _PACE_PS, 1.5))
+
+
+def _prices(problem: Problem, slower: float = 1.0) -> dict[str, float]:
     """Return the seconds that each algorithm would take."""
-    prices = {
-        one.name: cost(Plan(problem, one), speed=_SPEED).seconds for one in SPARSE[_OPERATION]
-    }
+    speed = Speed(step_s=_STEP_S, kernel_s_per_byte=_KERNEL_S_PER_BYTE * slower)
+    prices = {one.name: cost(Plan(problem, one), speed=speed).seconds for one in SPARSE[_OPERATION]}
     if problem.length * problem.itemsize <= _DENSEST:
         whole = problem.length * problem.itemsize
         plans = [
             plan("allreduce", problem.topology, count=count, dtype="uint8")
             for count in (whole, -(-problem.length // 8))
         ]
-        prices[_DENSE] = sum(cost(one, speed=_DENSE_SPEED).seconds for one in plans)
-        prices[_DENSE] += whole * _SPEED.kernel_s_per_byte
+        prices[_DENSE] = sum(cost(one).seconds for one in plans)
+        prices[_DENSE] += whole * _DENSE_S_PER_BYTE * slower
     return prices
 
 
@@ -179,9 +190,10 @@ def _combined_densely(service: Service, pairs: CanonicalPairs) -> tuple[Ints, ND
     service.block("allreduce", AUTO, MPI.IN_PLACE, there, MPI.BOR)
     indices = np.empty(int(np.bitwise_count(there).sum()), np.int64)
     loop("read_bits", there, len(there), 0, indices)
-    if len(indices) == length:
-        return indices, dense
-    return indices, dense.reshape(length, width).take(indices, axis=0).reshape(-1)
+    if len(indices) < length:  # in place: a new array would cost as much as the sum
+        rows = dense.view(f"i{dtype.itemsize}")
+        loop(f"gather_rows.{rows.dtype.name}", rows, indices, len(indices), width)
+    return indices, dense[: len(indices) * width]
 
 
 def _divided(values: NDArray[Any], size: int) -> NDArray[Any]:

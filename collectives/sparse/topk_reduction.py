@@ -96,12 +96,12 @@ def _serve(
     offer = CanonicalPairs(offered, kept[offered], len(x), 1, "SUM")
     problem = problem_of(service, "reduce_scatter_sparse", offer, 0)
     said = f"topk_allreduce({len(x)} entries of {x.dtype}, k {k})"
-    total, cuts = agreed_cuts(service, operation, offer, said, regions(problem))
+    total, cuts, _ = agreed_cuts(service, operation, offer, said, regions(problem))
     result = CanonicalPairs(np.empty(0, np.int64), kept[:0], len(x), 1, "SUM")
     if k:
         sums = _summed(service, "reduce_scatter_sparse", offer, total, cuts)
         chosen = _chosen(service, sums, k)
-        total, cuts = agreed_cuts(service, operation, chosen, said, regions(problem))
+        total, cuts, _ = agreed_cuts(service, operation, chosen, said, regions(problem))
         result = _summed(service, "allreduce_sparse", chosen, total, cuts)
     taken = offered[np.isin(offered, result.indices, assume_unique=True)]
     kept[taken] = 0
