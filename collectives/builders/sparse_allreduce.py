@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from math import expm1, log1p, log2
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from closeranks.collectives.builders.patterns.two_tiers import NodeTiers, nodes_of
 from closeranks.collectives.pairs.pair_kernels import LAYOUT
@@ -343,9 +344,32 @@ def _doubled(
     return merged
 
 
+def split_classes(problem: Problem) -> NDArray[np.int64]:
+    """Classes of ranks of ``split``: ports and others, by the size of their node."""
+    tiers = _tiers(problem)
+    return _numbered(np.bincount(tiers.node)[tiers.node], tiers.local < tiers.rails)
+
+
+def doubling_classes(problem: Problem) -> NDArray[np.int64]:
+    """Classes of ranks of ``doubling``: leaders by what folds, and others."""
+    tiers = _tiers(problem)
+    nodes = len(tiers)
+    extra = nodes - (1 << (nodes.bit_length() - 1))
+    fold = np.where(tiers.node < 2 * extra, 1 + tiers.node % 2, 0)
+    return _numbered(np.bincount(tiers.node)[tiers.node], tiers.local == 0, fold)
+
+
+def _numbered(*columns: NDArray[Any]) -> NDArray[np.int64]:
+    """Give equal numbers to ranks whose columns are equal."""
+    _, inverse = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    return inverse.reshape(-1).astype(np.int64)
+
+
 #: The first half of ``split``, for what chooses among sums before they are gathered.
-REDUCE_SCATTER = Algorithm("split", build_reduce_scatter, symbolic=True, follows=False)
+REDUCE_SCATTER = Algorithm(
+    "split", build_reduce_scatter, classes=split_classes, symbolic=True, follows=False
+)
 ALGORITHMS = (
-    Algorithm("doubling", build_doubling, symbolic=True, follows=False),
-    Algorithm("split", build_split, symbolic=True, follows=False),
+    Algorithm("doubling", build_doubling, classes=doubling_classes, symbolic=True, follows=False),
+    Algorithm("split", build_split, classes=split_classes, symbolic=True, follows=False),
 )

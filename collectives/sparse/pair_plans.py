@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 
 def problem_of(service: Service, operation: str, pairs: CanonicalPairs, total: int) -> Problem:
-    """Describe a call, as all ranks know it; counts of two digits share a choice.
+    """Describe a call, as all ranks know it; close counts share a choice.
 
     Collective at the first call of a communicator.
 
@@ -45,7 +45,7 @@ def problem_of(service: Service, operation: str, pairs: CanonicalPairs, total: i
         Pairs of all ranks.
     """
     mean = -(-total // service.size)
-    unit = 1 << max(mean.bit_length() - 3, 0)
+    unit = 1 << max(mean.bit_length() - 2, 0)
     return Problem(
         operation,
         service.world.topology,

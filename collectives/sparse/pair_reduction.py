@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from math import log
+from math import ceil, inf, log, log2
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.analysis.cost_model import Speed, cost
 from closeranks.collectives.builders.catalogue import SPARSE, find
+from closeranks.collectives.builders.patterns.two_tiers import nodes_of
 from closeranks.collectives.builders.sparse_allreduce import regions
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import (
@@ -30,7 +31,6 @@ from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
 from closeranks.collectives.reduction.op import Mean, name_of, title
 from closeranks.collectives.selection.call_options import AUTO
-from closeranks.collectives.selection.planner import plan
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs, canonical
 from closeranks.collectives.sparse.pair_agreement import agreed_cuts
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
@@ -49,7 +49,7 @@ _DENSE: Final = "dense"
 #: Seconds that a step of a plan of pairs takes, and its kernel for a byte of coded pairs; and
 #: what is done beside the sum of whole vectors, for each byte of these: alone on a core.
 _STEP_S: Final = 20e-6
-_KERNEL_S_PER_BYTE: Final = 1.2e-9
+_KERNEL_S_PER_BYTE: Final = 4e-9
 _DENSE_S_PER_BYTE: Final = 2.5e-9
 #: Picoseconds that kernels alone on a core take for a byte that they write.
 _PACE_PS: Final = 700
@@ -144,10 +144,10 @@ def _chosen(service: Service, problem: Problem, pace_ps: float) -> str:
 
 
 def _crowding(pace_ps: float) -> float:
-    """Return how much slower kernels are than alone on a core, in powers of 1.5."""
+    """Return how much slower kernels are than alone on a core, at most 4."""
     if pace_ps <= _PACE_PS:  # also if it is not known yet
         return 1.0
-    return 1.5 ** round(log(pace_ps / _PACE_PS, 1.5))
+    return min(1.5 ** round(log(pace_ps / _PACE_PS, 1.5)), 4.0)
 
 
 def _prices(problem: Problem, slower: float = 1.0) -> dict[str, float]:
@@ -155,14 +155,26 @@ def _prices(problem: Problem, slower: float = 1.0) -> dict[str, float]:
     speed = Speed(step_s=_STEP_S, kernel_s_per_byte=_KERNEL_S_PER_BYTE * slower)
     prices = {one.name: cost(Plan(problem, one), speed=speed).seconds for one in SPARSE[_OPERATION]}
     if problem.length * problem.itemsize <= _DENSEST:
-        whole = problem.length * problem.itemsize
-        plans = [
-            plan("allreduce", problem.topology, count=count, dtype="uint8")
-            for count in (whole, -(-problem.length // 8))
-        ]
-        prices[_DENSE] = sum(cost(one).seconds for one in plans)
-        prices[_DENSE] += whole * _DENSE_S_PER_BYTE * slower
+        prices[_DENSE] = _dense_seconds(problem, slower)
     return prices
+
+
+def _dense_seconds(problem: Problem, slower: float) -> float:
+    """Return the least time of whole vectors: their bytes, over what links carry.
+
+    The price of each all-reduce would take seconds to work out.
+    """
+    topology, tiers = problem.topology, nodes_of(problem.topology)
+    whole = problem.length * problem.itemsize
+    sent = whole + problem.length / 8
+    total = whole * _DENSE_S_PER_BYTE * slower
+    for ranks in (tiers.rail(0), tiers.members[0]):  # one of each node, and one node
+        if len(ranks) > 1:
+            link = topology.link(ranks[0], ranks[1])
+            rate = (link.bytes_per_s or inf) * (link.rails or 1)
+            total += 2 * (1 - 1 / len(ranks)) * sent / rate
+            total += 4 * ceil(log2(len(ranks))) * (link.latency_s or 0.0)
+    return total
 
 
 #: What changes no operand, by op: of a sum of floats it is the negative zero.

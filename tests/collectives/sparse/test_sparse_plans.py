@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +27,8 @@ from closeranks.collectives.pairs.pair_message import (
 )
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.sparse.pair_reduction import _prices
+from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
 
 Pairs = tuple[np.ndarray, np.ndarray]
@@ -130,3 +134,47 @@ def test_ordered_operands_are_added_in_rank_order() -> None:
     split = next(one for one in ALGORITHMS if one.name == "split")
     for output in simulate(Plan(problem, split), inputs):
         assert values_of(output, header_of(output)).tolist() == [wanted] * 4
+
+
+@pytest.mark.parametrize("nodes", [[0, 0, 1, 1, 2, 2], [0, 1, 0, 2, 2, 3, 3, 3], [0, 0, 0]])
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda one: one.name)
+def test_classes_change_no_price(algorithm: Algorithm, nodes: list[int]) -> None:
+    problem = _problem(nodes, 1 << 20, count=1000)
+    known = cost(Plan(problem, algorithm))
+    alone = cost(Plan(problem, replace(algorithm, classes=None)))
+    assert known.bytes_per_level == alone.bytes_per_level
+    assert known.messages_per_level == alone.messages_per_level
+    assert known.seconds == pytest.approx(alone.seconds, rel=0.1)
+
+
+def test_prices_of_many_ranks_are_there_at_once() -> None:
+    topology = Topology.regular(node=128, rank=8)
+    problem = Problem("allreduce_sparse", topology, count=1000, length=1 << 24)
+    began = time.perf_counter()
+    prices = _prices(problem)
+    assert time.perf_counter() - began < 0.5
+    assert set(prices) == {"doubling", "split", "dense"}
+
+
+def test_steps_of_16384_ranks() -> None:
+    topology = Topology.regular(node=2048, rank=8)
+    for operation, listed in SPARSE.items():
+        if operation not in ("allreduce_sparse", "reduce_scatter_sparse"):
+            continue
+        for algorithm in listed:
+            plan = Plan(Problem(operation, topology, count=1000, length=1 << 24), algorithm)
+            plan.script(1)
+            began = time.perf_counter()
+            _, steps = plan.script(77)
+            assert time.perf_counter() - began < 0.15  # 22 ms alone
+            assert len(steps) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted"), [(16, "doubling"), (1 << 18, "split"), (1 << 24, "dense")]
+)
+def test_the_price_follows_the_density(count: int, wanted: str) -> None:
+    links = {"node": Link(4e-5, 22e6), "rank": Link(1e-5, 2e9)}
+    topology = Topology.regular(node=4, rank=2).with_links(links)
+    prices = _prices(Problem("allreduce_sparse", topology, count=count, length=1 << 24))
+    assert min(prices, key=prices.__getitem__) == wanted, prices
