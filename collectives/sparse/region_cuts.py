@@ -1,7 +1,7 @@
 """Where the index space is cut: into regions of about as many pairs each.
 
 All ranks add their histograms; so all know the same cuts.  A bin with more
-pairs than half a region is divided further.
+pairs than half a region, and than most bins, is divided further.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-#: Bins of a histogram, at least; and for each region.
-_BINS, _BINS_A_REGION = 1024, 16
+#: Bins of a histogram, at least, for each region, and at most: 64 KiB on any number of ranks.
+_BINS, _BINS_A_REGION, _MOST_BINS = 1024, 16, 8192
+#: A bin is divided if it has so many times as many pairs as bins have on average.
+_HEAVY: Final = 4
 #: Histograms that are made at most: each divides bins by a factor of up to `_BINS`.
 _MOST_ROUNDS: Final = 6
 
@@ -35,7 +37,7 @@ def first_edges(length: int, regions: int) -> Ints:
     ndarray of int64, shape (bins + 1,)
         From 0 to ``length``; the number of bins does not depend on the length.
     """
-    bins = max(_BINS, _BINS_A_REGION * regions)
+    bins = min(max(_BINS, _BINS_A_REGION * regions), _MOST_BINS)
     return np.array([length * edge // bins for edge in range(bins + 1)], np.int64)
 
 
@@ -69,7 +71,8 @@ def region_cuts(
     """
     total = int(counts.sum())
     for _ in range(_MOST_ROUNDS - 1):
-        is_heavy = (2 * regions * counts > total) & (np.diff(edges) > 1)
+        least = max(total // (2 * regions), _HEAVY * total // len(counts))
+        is_heavy = (counts > least) & (np.diff(edges) > 1)
         if total < _BINS or not is_heavy.any():
             break
         edges = _divided(edges, is_heavy)
