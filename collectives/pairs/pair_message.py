@@ -315,6 +315,39 @@ def combined(
     return found[0]
 
 
+def without_repeats(indices: Ints, values: Values, op: str, width: int) -> tuple[Ints, Values]:
+    """Combine pairs of equal index, in their order.
+
+    Parameters
+    ----------
+    indices : ndarray of int64
+        Ascending; an index may come more than once.
+    values : ndarray, shape (pairs * width,)
+        Of each.
+    op : str
+        One of `OPS`.
+    width : int
+        Values of an index.
+
+    Returns
+    -------
+    indices : ndarray of int64
+        Ascending, each once.
+    values : ndarray, shape (pairs * width,)
+        Of the type given; halves are combined in float32.
+    """
+    is_new = np.ones(len(indices), np.bool_)
+    is_new[1:] = indices[1:] > indices[:-1]
+    if is_new.all():
+        return indices, values
+    dtype, merged = values.dtype, indices[is_new]
+    wide = np.dtype(np.float32) if dtype.name in _HALVES else dtype
+    taken, sums = np.zeros(len(merged), np.uint8), np.empty(len(merged) * width, wide)
+    where, terms = np.cumsum(is_new) - 1, np.ascontiguousarray(values, wide)
+    loop(f"combine.{op}.{wide.name}", taken, sums, where, terms, len(where), width, 0)
+    return merged, sums.astype(dtype, copy=False)
+
+
 #: With fewer pairs than one of so many indices, lists are merged; else an array is filled.
 _SPARSEST: Final = 16
 

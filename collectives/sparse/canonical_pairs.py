@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.pairs.pair_message import combined
+from closeranks.collectives.pairs.pair_message import without_repeats
+from closeranks.errors import UsageError
 
 Ints = NDArray[np.int64]
+
+_WHERE: Final = "Allreduce_sparse"
 
 
 class CanonicalPairs(NamedTuple):
@@ -61,21 +64,20 @@ def canonical(
     -------
     CanonicalPairs
         Of the given arrays, if their indices ascend already.
+
+    Raises
+    ------
+    UsageError
+        If an index is outside: the arrays were changed after they were checked.
     """
     steps = indices[1:] > indices[:-1]
     if not steps.all():
         order = np.argsort(indices, kind="stable")
         indices = indices[order]
         values = values.reshape(len(order), width)[order].reshape(-1)
-        fresh = np.concatenate([[True], indices[1:] > indices[:-1]])
-        if not fresh.all():
-            # The k-th entries of all indices are one operand: each index once.
-            firsts = np.flatnonzero(fresh)
-            turn = np.arange(len(indices)) - np.repeat(firsts, np.diff([*firsts, len(indices)]))
-            rows = values.reshape(len(indices), width)
-            parts = [
-                (indices[turn == k], rows[turn == k].reshape(-1))
-                for k in range(int(turn.max()) + 1)
-            ]
-            indices, values = combined(parts, 0, length, op, width)
+        indices, values = without_repeats(indices, values, op, width)
+    if len(indices) and not 0 <= indices[0] <= indices[-1] < length:
+        wrong = int(indices[0] if indices[0] < 0 else indices[-1])
+        raise UsageError(_WHERE, f"index {wrong} of a vector of length {length}",
+                         "change no array of a SparseVector")  # fmt: skip
     return CanonicalPairs(np.ascontiguousarray(indices), values, length, width, op)

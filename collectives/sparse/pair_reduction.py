@@ -132,6 +132,8 @@ def _read(vector: Any, op: Any, algorithm: Any) -> CanonicalPairs:
 
 def _chosen(service: Service, problem: Problem, pace_ps: float) -> str:
     """Return the algorithm of the least price; asked once for each kind of call."""
+    if service.family.deterministic:
+        return "split"  # a choice by prices may be another in the next run
     slower = _crowding(pace_ps)
     key = (problem.count, problem.itemsize, problem.length, problem.commutative, slower)
     known = open_plans_of(service).choices

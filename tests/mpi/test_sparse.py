@@ -196,3 +196,27 @@ def test_calls_and_bytes_are_counted(world: World) -> None:
     sent = sum(after.bytes_per_level.values()) - sum(before.bytes_per_level.values())
     assert (sent > 0) == (world.size > 1)
     assert sent < 4 * (1 << 20)
+
+
+def test_many_repeats_of_an_index(world: World) -> None:
+    count = 200_000
+    vector = SparseVector(np.full(count, 5), np.ones(count, np.float32), 9)
+    found = world.Allreduce_sparse(vector)
+    assert found.indices.tolist() == [5]
+    assert found.values.tolist() == [count * world.size]
+
+
+@pytest.mark.parametrize("algorithm", ["split", "doubling", "dense"])
+def test_indices_that_were_changed_are_refused(world: World, algorithm: str) -> None:
+    indices = np.array([0, 7])
+    vector = SparseVector(indices, np.ones(2), 10)
+    indices -= 5
+    with pytest.raises(UsageError, match="index -5"):
+        world.Allreduce_sparse(vector, algorithm=algorithm)
+
+
+def test_a_deterministic_communicator_always_splits(comm: MPI.Intracomm) -> None:
+    with cr.init(comm, deterministic=True) as world:
+        for count in (1, 1000, 20_000):
+            world.Allreduce_sparse(SparseVector(np.arange(count), np.ones(count), 20_000))
+        assert set(world.statistics().algorithms["allreduce_sparse"]) == {"split"}
