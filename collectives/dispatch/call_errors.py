@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.init_state import Family
+
+_T = TypeVar("_T")
 
 
 def careful_of(plain: MPI.Intracomm, family: Family) -> MPI.Intracomm:
@@ -48,6 +51,39 @@ def tell(service: Service, number: int, operation: str, error: BaseException) ->
     elif signal_handlers.are_deferred() or _is_unheard(service):  # it ends half-way
         family.notices.leave(error)
         family.world.revoke()
+
+
+def in_one_piece(service: Service, serve: Callable[..., _T]) -> Callable[..., _T]:
+    """Let the others hear of what ends a call that is made of several.
+
+    Local.  If the handler of a signal raises in one of them, and the program goes
+    on, this rank makes no further one, and the others would wait for it.
+
+    Parameters
+    ----------
+    service : Service
+        Of the communicator.
+    serve : callable
+        Makes the calls.
+
+    Returns
+    -------
+    callable
+        Does the same; before an exception that is none of this package's or the
+        library's, it gives the communicator up.
+    """
+
+    def served(*arguments: Any) -> _T:
+        try:
+            return serve(*arguments)
+        except (Error, MPI.Exception, *UNREADABLE):
+            raise
+        except BaseException as error:
+            service.family.notices.leave(error)
+            service.family.world.revoke()
+            raise
+
+    return served
 
 
 def _is_unheard(service: Service) -> bool:

@@ -59,8 +59,14 @@ class OpenPlans:
         self._service = service
         self.choices: dict[Hashable, str] = {}
         self.kernel_s_per_byte = 0.0
+        self._routes = 0
         self.layouts: OrderedDict[Hashable, Any] = OrderedDict()
         self._kept: OrderedDict[Hashable, Bound] = OrderedDict()
+
+    def next_route(self) -> int:
+        """Count a route that is made; the same on all ranks.  Local."""
+        self._routes += 1
+        return self._routes
 
     def run(self, key: Hashable, make: Callable[[], Plan], message: Bytes) -> Bytes:
         """Run a plan, wait, and return its output.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _WHERE: Final = "SparseVector"
-#: Indices are int64.
-_MOST: Final = 2**63 - 1
 
 
 class SparseVector:
@@ -33,7 +31,7 @@ class SparseVector:
     values : array_like, shape (nnz,) or (nnz, width)
         A value of each, or a row.
     length : int
-        Entries of the vector, at most 2^63 - 1.
+        Entries of the vector, below 2^62.
 
     Attributes
     ----------
@@ -55,8 +53,6 @@ class SparseVector:
 
     def __init__(self, indices: ArrayLike, values: ArrayLike, length: int) -> None:
         self.length = argument.whole(_WHERE, "length", length)
-        if self.length > _MOST:
-            raise UsageError(_WHERE, f"length {self.length}", f"stay below {_MOST + 1}")
         for array in (indices, values):
             if array_interface(array) is not None:
                 raise UsageError(_WHERE, "an array on a GPU", "copy it by cupy.asnumpy")
@@ -66,6 +62,8 @@ class SparseVector:
             raise UsageError(
                 _WHERE, f"values of shape {self.values.shape}", "give (nnz,) or (nnz, width)"
             )
+        if self.values.ndim == 2 and not self.values.shape[1]:
+            raise UsageError(_WHERE, "rows of width 0", "give rows of one value at least")
         if len(self.values) != len(self.indices):
             raise UsageError(
                 _WHERE,

@@ -19,6 +19,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
 from closeranks.collectives.dispatch.argument_check import agree_equal
+from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES, dtype_named
 from closeranks.collectives.reduction.op import name_of, title
@@ -207,7 +208,7 @@ def _served(
 ) -> Chunks:
     """Serve a call, and count it."""
     started = time.perf_counter()
-    result, name = service.counted(operation, serve, given)
+    result, name = service.counted(operation, in_one_piece(service, serve), given)
     service.counters.count(operation, name, time.perf_counter() - started)
     return result
 

@@ -20,6 +20,7 @@ from closeranks.collectives.analysis.cost_model import Speed, cost
 from closeranks.collectives.builders.catalogue import SPARSE, find
 from closeranks.collectives.builders.patterns.two_tiers import nodes_of
 from closeranks.collectives.builders.sparse_allreduce import regions
+from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import (
     OPS,
@@ -79,8 +80,9 @@ def allreduce_sparse(
         As there.
     """
     service = comm.membership.service
+    serve = in_one_piece(service, partial(_serve, service))
     started = time.perf_counter()
-    result, name = service.counted(_OPERATION, partial(_serve, service), vector, op, algorithm)
+    result, name = service.counted(_OPERATION, serve, vector, op, algorithm)
     service.counters.count(_OPERATION, name, time.perf_counter() - started)
     return result
 
@@ -91,7 +93,7 @@ def _serve(
     service.guard.refuse(operation)
     pairs = _read(vector, op, algorithm)
     said = (
-        f"Allreduce_sparse(length {pairs.length}, rows of {pairs.width}, {pairs.values.dtype},"
+        f"Allreduce_sparse(length {pairs.length}, {_shape_of(vector)} of {pairs.values.dtype},"
         f" op {title(op)}, algorithm {algorithm!r})"
     )
     n_regions = regions(problem_of(service, _OPERATION, pairs, 0))
@@ -106,6 +108,10 @@ def _serve(
         values = _divided(values, service.size)
     rows = values.reshape(len(indices), *vector.values.shape[1:])
     return SparseVector.of_result(indices, rows, pairs.length), name
+
+
+def _shape_of(vector: SparseVector) -> str:
+    return "values" if vector.values.ndim == 1 else f"rows of {vector.width}"
 
 
 def _read(vector: Any, op: Any, algorithm: Any) -> CanonicalPairs:

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closeranks.collectives.builders.row_moves import origin_of
+from closeranks.collectives.dispatch.call_errors import in_one_piece
+from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES
 from closeranks.collectives.pairs.row_kernels import row_combine
 from closeranks.collectives.sparse.agreed_numbers import agreed_sum
@@ -97,8 +99,11 @@ class Route:
         self._comm, self._before, self._algorithm = comm, before, algorithm
         self._home: RowExchange | None = None
         service = self._service
+        self._number = open_plans_of(service).next_route()
         started = time.perf_counter()
-        self._rows: RowExchange = service.counted(_MAKE, self._made, destinations, algorithm)
+        self._rows: RowExchange = service.counted(
+            _MAKE, in_one_piece(service, self._made), destinations, algorithm
+        )
         self.sources, self.tokens = self._rows.sources, self._rows.tokens
         service.counters.count(_MAKE, algorithm, time.perf_counter() - started)
 
@@ -172,7 +177,7 @@ class Route:
         """
         service = self._service
         started = time.perf_counter()
-        result, name = service.counted(_DISPATCH, self._dispatched, x)
+        result, name = service.counted(_DISPATCH, in_one_piece(service, self._dispatched), x)
         service.counters.count(_DISPATCH, name, time.perf_counter() - started)
         return result
 
@@ -181,7 +186,7 @@ class Route:
         service.guard.refuse(operation)
         self._rows.refuse_moved("Route.dispatch")
         rows = _read_rows("Route.dispatch", x, self._rows.n_rows, service.rank)
-        agreed_sum(service, "Route.dispatch", f"rows of {_described(rows)}", _NOTHING)
+        agreed_sum(service, "Route.dispatch", self._said("dispatch", rows), _NOTHING)
         nbytes = _row_bytes(rows)
         shape = (self.arrived, *rows.shape[1:])
         if nbytes == 0:
@@ -217,7 +222,7 @@ class Route:
         """
         service = self._service
         started = time.perf_counter()
-        result, name = service.counted(_COMBINE, self._combined, rows)
+        result, name = service.counted(_COMBINE, in_one_piece(service, self._combined), rows)
         service.counters.count(_COMBINE, name, time.perf_counter() - started)
         return result
 
@@ -230,7 +235,7 @@ class Route:
         if name not in TYPES or not rows.dtype.isnative:
             remedy = f"one of {', '.join((*TYPES, *_REAL))}"
             raise UsageError("Route.combine", f"rows of {rows.dtype}", remedy)
-        agreed_sum(service, "Route.combine", f"rows of {_described(rows)}", _NOTHING)
+        agreed_sum(service, "Route.combine", self._said("combine", rows), _NOTHING)
         home, nbytes, dtype = self._way_home(), _row_bytes(rows), TYPES.index(name)
         shape = (home.n_rows, *rows.shape[1:])
         if nbytes == 0:
@@ -240,6 +245,10 @@ class Route:
             data = self._added_here(data, nbytes, dtype)
         found, algorithm = home.combine(operation, data, RowForm(nbytes, dtype=dtype))
         return found.view(rows.dtype).reshape(shape), algorithm
+
+    def _said(self, method: str, rows: NDArray[Any]) -> str:
+        """Say in words what ranks must agree on: routes count alike on all ranks."""
+        return f"{method} of route {self._number}, rows of {_described(rows)}"
 
     def _way_home(self) -> RowExchange:
         """Give the exchange whose senders are the first sources; collective at first."""

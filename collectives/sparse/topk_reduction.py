@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.builders.catalogue import SPARSE
 from closeranks.collectives.builders.sparse_allreduce import regions
+from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.pairs.sparse_vector import SparseVector
 from closeranks.collectives.sparse.agreed_numbers import summed
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
@@ -80,8 +81,9 @@ def topk_allreduce(
     in each call).
     """
     service = comm.membership.service
+    serve = in_one_piece(service, partial(_serve, service))
     started = time.perf_counter()
-    found = service.counted(_OPERATION, partial(_serve, service), x, k, residual)
+    found = service.counted(_OPERATION, serve, x, k, residual)
     service.counters.count(_OPERATION, "split", time.perf_counter() - started)
     return found
 
@@ -90,6 +92,7 @@ def _serve(
     service: Service, operation: str, x: Any, k: Any, residual: Any
 ) -> tuple[SparseVector, Array]:
     service.guard.refuse(operation)
+    x, residual = (np.asarray(one) if _is_array(one) else one for one in (x, residual))
     k = _checked(x, k, residual)
     kept = x.copy() if residual is None else np.ascontiguousarray(x + residual)
     offered = _largest_entries(kept, k)
@@ -108,9 +111,18 @@ def _serve(
     return SparseVector.of_result(result.indices, result.values, len(x)), kept
 
 
+def _is_array(given: object) -> bool:
+    """Whether it is an array without a mask; results are of no subclass."""
+    return isinstance(given, np.ndarray) and not isinstance(given, np.ma.MaskedArray)
+
+
 def _checked(x: Any, k: Any, residual: Any) -> int:
     """Return k; UsageError says which argument is wrong."""
     argument.instance(_OPERATION, "x", x, np.ndarray, "give a NumPy array")
+    for name, one in (("x", x), ("residual", residual)):
+        if isinstance(one, np.ma.MaskedArray):
+            raise UsageError(_OPERATION, f"{name} is masked: its mask would be lost",
+                             "give array.filled(value)")  # fmt: skip
     if x.ndim != 1 or x.dtype.name not in _TYPES or not x.dtype.isnative:
         raise UsageError(_OPERATION, f"x of {x.dtype} and shape {x.shape}",
                          f"give a 1-D array of {', '.join(_TYPES)}")  # fmt: skip

@@ -205,3 +205,15 @@ def test_ranks_that_disagree(world: World) -> None:
     with pytest.raises(Disagreement):
         Route(world, [[0]], algorithm="flat" if is_odd else "auto")
     assert len(route.dispatch(np.zeros((2, 2)))) == route.arrived
+
+
+@pytest.mark.parametrize("what", ["another route", "another method"])
+def test_ranks_in_unlike_calls_are_told(world: World, what: str) -> None:
+    if world.size == 1:
+        return
+    one, other = (Route(world, [[turn], [-1]]) for turn in range(2))
+    is_last = world.rank == world.size - 1
+    chosen = other if is_last and what == "another route" else one
+    combines = is_last and what == "another method"
+    with pytest.raises(Disagreement, match="Route"):
+        chosen.combine(np.ones(chosen.arrived)) if combines else chosen.dispatch(np.ones(2))
