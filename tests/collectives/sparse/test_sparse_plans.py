@@ -178,3 +178,19 @@ def test_the_price_follows_the_density(count: int, wanted: str) -> None:
     topology = Topology.regular(node=4, rank=2).with_links(links)
     prices = _prices(Problem("allreduce_sparse", topology, count=count, length=1 << 24))
     assert min(prices, key=prices.__getitem__) == wanted, prices
+
+
+def test_more_nodes_than_messages_inside_of_one() -> None:
+    """From 17 nodes on a port packs the results of all of them."""
+    nodes, length = [node for node in range(17) for _ in range(2)], 300
+    problem, draw = _problem(nodes, length), np.random.default_rng(1)
+    pairs = []
+    for rank in range(len(nodes)):
+        indices = np.unique(draw.integers(0, length, 5))
+        pairs.append((indices, indices % 7 + rank + 1.0))
+    cuts = np.linspace(0, length, regions(problem) + 1).astype(np.int64)
+    split = next(one for one in ALGORITHMS if one.name == "split")
+    wanted = _sum(pairs)
+    for output in simulate(Plan(problem, split), [_input(one, cuts, length) for one in pairs]):
+        header = header_of(output)
+        assert (indices_of(output, header).tolist(), values_of(output, header).tolist()) == wanted
