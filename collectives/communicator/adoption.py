@@ -135,7 +135,7 @@ class Adopted(MPI.Intracomm):
 
     def become_child(self) -> None:
         """Let no call of a child that was forked take a shortcut.  Local."""
-        self._service.shortcuts.allow(False)
+        self._service.shortcuts.become_child()
 
     @property
     def membership(self) -> Membership:

@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 
 from mpi4py import MPI
 
+from closeranks.comms.exit import forked_child
 from closeranks.comms.mpi.finalization import before_finalize
 from closeranks.comms.mpi.mpi_handle import SELF
 from closeranks.comms.mpi.mpi_lock import TURN, in_turn
@@ -111,6 +112,9 @@ class Starts:
         bool
             Whether there was anything.
         """
+        # A forked child would read its parent's connections, and wait for its threads.
+        if forked_child.Process.is_child:
+            return False
         heard, status = False, MPI.Status()
         with TURN:
             while message := self._comm.Improbe(0, MPI.ANY_TAG, status):

@@ -359,6 +359,15 @@ class Shortcuts:
                 if known:
                     self._install(operation)
 
+    def become_child(self) -> None:
+        """Let no known call of a forked child go straight.  Local.
+
+        Whoever had the lock is a thread of the parent.
+        """
+        for one in (self, *self._asked.values()):
+            one._lock = threading.RLock()
+        self.allow(False)
+
     def _forbid(self) -> None:
         """Put the communicator's own methods back."""
         for known in self._known.values():

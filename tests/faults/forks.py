@@ -14,12 +14,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 import closeranks as cr
+from closeranks.comms.mpi.mpi_lock import TURN
 
 WATCHDOG_S = 60
 
@@ -51,6 +53,7 @@ def closes(comm: cr.Communicator) -> None:
 
 def calls(comm: cr.Communicator) -> None:
     """Call all that there is, which must be refused."""
+    faulthandler.register(signal.SIGALRM, chain=True)
     signal.alarm(WATCHDOG_S // 3)
     served = [name for name, call in _calls(comm) if not _is_refused(call)]
     sys.stderr.write(f"served: {served}\n")
@@ -83,6 +86,26 @@ def _is_refused(call: Callable[[], object]) -> bool:
     return False
 
 
+def fork() -> int:
+    """Fork while another thread has the locks, which the child never gets."""
+    locks = [TURN, comm._service.shortcuts._lock]
+    are_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locks[0], locks[1]:
+            are_held.set()
+            is_over.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    are_held.wait()
+    forked = os.fork()
+    if forked:
+        is_over.set()
+        holder.join()
+    return forked
+
+
 def _works(number: int) -> int:
     return number * 2
 
@@ -106,7 +129,7 @@ with comm:
     for way in WAYS:
         child.Allreduce(np.ones(1), total)
         if comm.rank == 1:
-            forked = os.fork()
+            forked = fork()
             if not forked:
                 way(comm)
             sys.stderr.write(f"{way} {forked}\n")

@@ -147,6 +147,7 @@ def test_classes_change_no_price(algorithm: Algorithm, nodes: list[int]) -> None
     assert known.seconds == pytest.approx(alone.seconds, rel=0.1)
 
 
+@pytest.mark.serial
 def test_prices_of_many_ranks_are_there_at_once() -> None:
     topology = Topology.regular(node=128, rank=8)
     problem = Problem("allreduce_sparse", topology, count=1000, length=1 << 24)
@@ -156,6 +157,7 @@ def test_prices_of_many_ranks_are_there_at_once() -> None:
     assert set(prices) == {"doubling", "split", "dense"}
 
 
+@pytest.mark.serial
 def test_steps_of_16384_ranks() -> None:
     topology = Topology.regular(node=2048, rank=8)
     for operation, listed in SPARSE.items():
