@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -141,6 +142,67 @@ def test_an_exception_while_a_thread_computes(comm: MPI.Intracomm, world: World)
     thread.join()
     assert len(said) == 1
     assert "broken here" in str(said[0])
+    assert world.allreduce(1) == n
+
+
+class Interruption(Exception):
+    """What the handler of a signal raises."""
+
+
+@pytest.mark.parametrize("by", ["thread", "signal"])
+@pytest.mark.parametrize("pause_s", [0, 0.0002, 0.002, 0.01])
+def test_a_rank_that_leaves_while_it_waits_for_the_first_gradients(
+    comm: MPI.Intracomm, world: World, by: str, pause_s: float
+) -> None:
+    """Rank 0 leaves when the last rank may have come, or not: nobody waits for ever."""
+    n, said = comm.size, list[BaseException]()
+    if n == 1:
+        pytest.skip("there is nobody to wait for")
+    coming = comm.Dup()
+
+    def part(number: int) -> np.ndarray:
+        if number == n - 1:
+            coming.Recv(bytearray(1), 0)
+            time.sleep(pause_s)
+        return np.ones(3)
+
+    def steps() -> None:
+        for compute in (part, ones):
+            coded.step(compute, n)
+
+    def come() -> None:
+        coming.Send(b"1", n - 1)
+        time.sleep(0.001)
+
+    def interrupt(*_: object) -> None:
+        come()
+        raise Interruption
+
+    def of_a_thread() -> None:
+        try:
+            steps()
+        except PeerLost as error:
+            said.append(error)
+
+    def leave() -> None:
+        thread.start()
+        time.sleep(0.05)
+        interrupt()
+
+    does, thread = steps, threading.Thread(target=of_a_thread)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    coded = CodedAllreduce(world, Uncoded(n))
+    if comm.rank == 0 and by == "thread":
+        does = leave
+    elif comm.rank == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+    with pytest.raises((Interruption, PeerLost)), coded:
+        does()
+    signal.signal(signal.SIGALRM, before)
+    if does is leave:
+        thread.join()
+        assert "Interruption" in str(said[0])
+    coming.Free()
     assert world.allreduce(1) == n
 
 

@@ -12,6 +12,7 @@ In reading order:
 * `round_work`: what a rank computes, and when it stops.
 * `gradient_exchange`: weighted vectors become one sum in every node.
 * `round_wait`: how a rank waits, and what ends the wait.
+* `rank_meeting`: all ranks come together before they call the communicator.
 * `coded_agreement`: what the ranks agree on first.
 * `step_parts`: the micro-batches of a step.
 * `one_call`: one call at a time.

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.engine.error_translation import keep_left
-from closeranks.comms.mpi import deferred_free
+from closeranks.comms.mpi import deferred_free, ulfm
 from closeranks.comms.wait import wait
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator.membership import Membership
 
 #: Kinds of messages.
-NOTE, PREPARE, PROMISE, ACCEPT, ACCEPTED, HEARD, ALL_LEFT, FAILED, END, MET = range(1, 11)
+NOTE, PREPARE, PROMISE, ACCEPT, ACCEPTED, HEARD, ALL_LEFT, FAILED, END = range(1, 10)
+MET, REFUSED = 10, 11
 #: Tag of these messages; those of gradients have higher ones.
 _TAG: Final = 1
 _HEAD: Final = 6
@@ -85,17 +86,28 @@ class CellMessages:
         self.sent_bytes = 0
         self._ended, self._is_ended = set[int](), False
         self._met: dict[int, int] = {}
+        self._refused: dict[int, int] = {}
 
     def tell_all(self, kind: int, round_: int, numbers: tuple[int, int], data: bytes) -> None:
         """Send a message to all ranks of all other nodes.  Local."""
         for rank in self._others:
             self.tell(rank, kind, round_, numbers, data)
 
+    def tell_or_revoke(self, kind: int, round_: int, data: bytes = b"") -> None:
+        """Send a message to all ranks of all other nodes.  Local.
+
+        If one of them has died, the communicator is revoked, which tells the others.
+        """
+        try:
+            self.tell_all(kind, round_, (0, 0), data)
+        except MPI.Exception:
+            ulfm.revoke(self._membership.service.plain)
+
     def tell(
         self, rank: int, kind: int, round_: int, numbers: tuple[int, int], data: bytes
     ) -> None:
         """Send a message to a rank of another node, unless this one has ended.  Local."""
-        if self._is_ended and kind != FAILED:
+        if self._is_ended and kind not in (FAILED, REFUSED):
             return
         head = np.array([kind, round_, self._cell, self._rank, *numbers], np.int64)
         message = np.frombuffer(head.tobytes() + data, np.uint8)
@@ -121,18 +133,20 @@ class CellMessages:
             if numbers[0] == END:
                 self._ended.add(numbers[3])
             elif numbers[0] == MET:
-                self._met[numbers[2]] = numbers[1]
+                self._met[numbers[2]] = max(numbers[1], self.met(numbers[2]))
+            elif numbers[0] == REFUSED:
+                self._refused[numbers[2]] = numbers[1]
             else:
                 found.append(CellMessage._make((*numbers, message[8 * _HEAD :].tobytes())))
         return found
 
-    def tell_met(self, meeting: int) -> None:
-        """Tell other nodes that all ranks of this one have come to a meeting.  Local."""
-        self.tell_all(MET, meeting, (0, 0), b"")
+    def met(self, cell: int) -> int:
+        """Give the number of meetings to which all ranks of another node have come."""
+        return self._met.get(cell, 0)
 
-    def nodes_met(self, meeting: int) -> int:
-        """Count the other nodes whose ranks have all come to a meeting.  Local."""
-        return sum(number >= meeting for number in self._met.values())
+    def refuses(self, cell: int, meeting: int) -> bool:
+        """Tell whether another node has said that it does not come to a meeting.  Local."""
+        return self._refused.get(cell, meeting + 1) <= meeting
 
     def end(self) -> None:
         """Tell other nodes that no more messages come from this rank.  Local.

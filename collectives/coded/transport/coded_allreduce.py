@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
@@ -25,6 +26,7 @@ from closeranks.collectives.coded.transport.coded_agreement import (
 from closeranks.collectives.coded.transport.gradient_exchange import GradientExchange, VectorTerm
 from closeranks.collectives.coded.transport.gradient_layout import Flats, GradientLayout
 from closeranks.collectives.coded.transport.one_call import OneCall
+from closeranks.collectives.coded.transport.rank_meeting import RankMeeting
 from closeranks.collectives.coded.transport.round_decision import RoundDecision
 from closeranks.collectives.coded.transport.round_memory import (
     CLOSED,
@@ -144,7 +146,11 @@ class CodedAllreduce:
             self._memory = RoundMemory(node, self._cells, self._mine, ahead + 1)
             self._messages = CellMessages(comm, self._mine, others)
         self._node = node
-        self._wait = RoundWait(membership, self._memory, self._messages, self._handle)
+        elsewhere = [cell for cell in range(len(self._cells)) if cell != self._mine]
+        self._meeting = RankMeeting(self._memory, self._messages, self._member, elsewhere)
+        self._wait = RoundWait(
+            membership, self._memory, self._messages, self._handle, self._meeting
+        )
         self._decision = RoundDecision(
             self._memory, self._messages, self._cells, self._mine, self._member,
             may_end=self._may_end, is_complete=self._is_complete,
@@ -160,7 +166,7 @@ class CodedAllreduce:
         self._auto = AutoScheme(comm) if self._chooses else None
         size = comm.Get_size()
         self._late = np.zeros(size, np.int64)
-        self._waits, self._waited_s, self._meetings = 0, 0.0, 0
+        self._waits, self._waited_s = 0, 0.0
         self._last_statistics: dict[str, Any] | None = None  # as long as it is open
 
     def _reopen(self) -> None:
@@ -261,10 +267,16 @@ class CodedAllreduce:
         self._last_job = job
         found = self._run()
         if self._auto is not None and self._auto.is_due(self.round):
-            self._meet()
-            self._auto.choose(count)
-            self._switch(self._auto.fitting(count))
+            self._meeting.call(self._wait, partial(self._choose, count))
         return found
+
+    def _choose(self, parts: int, interrupted: BaseException | None) -> None:
+        """Choose a scheme from the times of all ranks; collective over the communicator."""
+        assert self._auto is not None
+        self._auto.choose(parts)
+        if interrupted is not None:
+            raise interrupted
+        self._switch(self._auto.fitting(parts))
 
     def _switch(self, scheme: Scheme) -> None:
         """Go on with another scheme without delay, from the next round on.
@@ -410,27 +422,11 @@ class CodedAllreduce:
     ) -> GradientLayout:
         """Agree on the layout, once all ranks are there."""
         try:
-            self._meet()
+            return self._meeting.call(
+                self._wait, lambda met: agree_on_layout(self._comm, layout, error or met)
+            )
         except PeerError as met:
             raise error or met from None
-        return agree_on_layout(self._comm, layout, error)
-
-    def _meet(self) -> None:
-        """Wait until all ranks have come, before they call the communicator.
-
-        A rank that has given up never comes, but has told so: to wait for it in a
-        call of the communicator would last for ever.
-        """
-        memory, messages, meeting = self._memory, self._messages, self._meetings + 1
-        self._meetings = meeting
-        memory.words.store(memory.met(self._member), meeting)
-        self._wait.until(
-            lambda: not memory.missing(meeting), bool, late=lambda: memory.missing(meeting)
-        )
-        if self._member == 0:
-            messages.tell_met(meeting)
-        others = len(self._cells) - 1
-        self._wait.until(lambda: messages.nodes_met(meeting) == others, bool)
 
     def _check_types(self, layout: GradientLayout) -> None:
         """Refuse whole numbers where vectors are multiplied by fractions."""

@@ -13,7 +13,7 @@ Each word has lines of its own, since ranks that wait look at it all the time::
                      as they were accepted, and as heard from elsewhere
             notes:   number, completeness and flags, by node
     head:   ABANDONED, ENTERED and MET of each rank of the node; LEFT_BY of
-            each node; FAILED, and why
+            each node; FAILED; GATHERED; why a rank has failed
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RoundMemory:
         padded = -(-self._size // _APART) * _APART
         self._flag_bytes = padded
         self._tail = (3 * self._members + len(cells)) * _APART
-        head = self._tail + _APART + WORDS_BYTES
+        head = self._tail + 2 * _APART + WORDS_BYTES
         self._head = -(-head // _APART) * _APART
         self._records = (_SLOT_WORDS + _RANK_WORDS * self._members) * _APART
         self._notes = self._records + (self._members + 2) * padded
@@ -134,9 +134,17 @@ class RoundMemory:
         return self._address + self._tail
 
     @property
+    def gathered(self) -> int:
+        """Address of the number of meetings to which all ranks of this node have come.
+
+        It is -1 minus that number once a rank has refused to come to another one.
+        """
+        return self._address + self._tail + _APART
+
+    @property
     def failure_words(self) -> NDArray[np.uint8]:
         """Bytes that tell why it cannot."""
-        start = self._tail + _APART
+        start = self._tail + 2 * _APART
         return self._bytes[start : start + WORDS_BYTES]
 
     def record(self, round_: int, index: int) -> NDArray[np.uint8]:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from closeranks.errors import PeerLate, PeerLost, Revoked
 
 if TYPE_CHECKING:
     from closeranks.collectives.coded.transport.cell_messages import CellMessages
+    from closeranks.collectives.coded.transport.rank_meeting import RankMeeting
     from closeranks.collectives.coded.transport.round_memory import RoundMemory
     from closeranks.collectives.communicator.membership import Membership
 
@@ -49,6 +51,8 @@ class RoundWait:
         Of this rank.
     handle : callable
         Receives messages of other nodes.
+    meeting : RankMeeting
+        Which no rank is to wait for that has given up.
 
     Attributes
     ----------
@@ -64,9 +68,11 @@ class RoundWait:
         memory: RoundMemory,
         messages: CellMessages,
         handle: Callable[[], None],
+        meeting: RankMeeting,
     ) -> None:
         self._membership, self._memory, self._messages = membership, memory, messages
         self._handle, self._world = handle, membership.family.world
+        self._meeting = meeting
         self._hears, self._look_at_s = ulfm.is_on(), 0.0
         self._rank = membership.comm.Get_rank()
         self.dead: frozenset[int] = frozenset()
@@ -121,6 +127,7 @@ class RoundWait:
         *,
         limit_s: float | None = None,
         late: Callable[[], list[int]] = list,
+        hears_failures: bool = True,
     ) -> bool:
         """Wait for other ranks.
 
@@ -135,6 +142,8 @@ class RoundWait:
             deadline of the communicator, which raises.
         late : callable
             The ranks that it waits for, for the text of an error.
+        hears_failures : bool
+            Whether a rank that has given up, and lives, ends the wait.
 
         Returns
         -------
@@ -152,10 +161,9 @@ class RoundWait:
         family_s = self._membership.family.timeout_s
         span_s = family_s if limit_s is None else limit_s
         deadline = None if span_s is None else Deadline(span_s)
+        abort = partial(self._abort, blocks, hears_failures=hears_failures)
         with self.explaining():
-            if wait(
-                ready, progress=self._progress, abort=lambda: self._abort(blocks), deadline=deadline
-            ):
+            if wait(ready, progress=self._progress, abort=abort, deadline=deadline):
                 return True
         if limit_s is not None:
             return False
@@ -169,11 +177,12 @@ class RoundWait:
         self._handle()
         return ulfm.listen()
 
-    def _abort(self, blocks: Blocks | None) -> None:
+    def _abort(self, blocks: Blocks | None, *, hears_failures: bool = True) -> None:
         """Raise what has ended the round for others, or for all."""
         failed = self._memory.words.load(self._memory.failed)
-        if failed > 0:
+        if failed > 0 and hears_failures:
             self.is_broken = True
+            self._meeting.refuse()
             raise _understood(failed - 1, self._memory.failure_words.tobytes().rstrip(b"\0"))
         self._world.check(STEP)
         if self._membership.opened is not None:
@@ -202,10 +211,8 @@ class RoundWait:
             return  # which has told them, and why
         words = _words_of(error)
         self.note_failure(self._rank, words)
-        try:
-            self._messages.tell_all(FAILED, 0, (0, 0), words)
-        except MPI.Exception:
-            ulfm.revoke(self._membership.service.plain)  # a rank has died: that tells the others
+        self._meeting.refuse()
+        self._messages.tell_or_revoke(FAILED, 0, words)
 
     def note_failure(self, rank: int, words: bytes) -> None:
         """Let the ranks of this node know of a rank that cannot go on.  Local."""

@@ -59,7 +59,8 @@ class Job:
             failed="failed", failure_words=np.zeros(WORDS_BYTES, np.uint8),
         )  # fmt: skip
         self.told: list[Any] = []
-        messages: Any = SimpleNamespace(tell_all=lambda *given: self.told.append(given))
+        messages: Any = SimpleNamespace(tell_or_revoke=lambda *given: self.told.append(given))
+        meeting: Any = SimpleNamespace(refuse=lambda: self.told.append("refused"))
         membership: Any = SimpleNamespace(
             family=SimpleNamespace(world=self.world, timeout_s=None), opened=None,
             service=SimpleNamespace(plain=None, guard=SimpleNamespace(refuse=lambda _: None)),
@@ -67,7 +68,7 @@ class Job:
         )  # fmt: skip
         self.membership = membership
         memory: Any = self.memory
-        self.wait = RoundWait(membership, memory, messages, lambda: None)
+        self.wait = RoundWait(membership, memory, messages, lambda: None, meeting)
 
     def ready(self) -> bool:
         """Never be ready, unless nothing ends the wait."""
