@@ -13,7 +13,7 @@ Packages in the order of import; each uses only those before it:
 * `discovery`: topology and link measurements of the running job.
 
 Modules for all of them: `argument`, `numeric_argument`, `settings`, `wait`,
-`lazy`, `registry`.
+`lazy`, `registry`, `result_memory`.
 """
 
 from __future__ import annotations

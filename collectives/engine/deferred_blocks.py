@@ -27,6 +27,7 @@ from closeranks.collectives.plans.apply_kernels import KERNELS
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.schedule import Apply, Kind, Leaf
 from closeranks.comms.mpi import messages
+from closeranks.comms.result_memory import RESULTS
 from closeranks.errors import PlanError
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ class DeferredBlocks:
         if self.memory[block.buffer] is None:
             items = self._value(int(self.bound.table.buffers[block.buffer, 0]))
             if block.buffer == OUTPUT:  # the caller keeps it
-                self.memory[OUTPUT] = np.empty(items, np.uint8)
+                self.memory[OUTPUT] = RESULTS.array(items, np.uint8)
             else:
                 self.memory[block.buffer] = self.bound.spare(block.buffer, items)
         start, count = self._value(block.start), self._value(block.count)

@@ -12,6 +12,8 @@ from typing import Any
 #: Bits of an index's gap in one byte; the highest bit says that another byte follows.
 _GAP_BITS = 7
 _MORE = 1 << _GAP_BITS
+#: Eight indices.
+_ALL = 0xFF
 
 
 def gap_bytes(indices: Any, n: int, low: int) -> int:
@@ -73,6 +75,11 @@ def read_bits(data: Any, nbytes: int, low: int, out: Any) -> int:
     for at in range(nbytes):
         byte = int(data[at])
         place = low + 8 * at
+        if byte == _ALL:  # as most are where the vector is nearly dense
+            for bit in range(8):
+                out[found + bit] = place + bit
+            found += 8
+            continue
         while byte:
             if byte & 1:
                 out[found] = place

@@ -20,6 +20,7 @@ from closeranks.collectives.pairs.pair_message import (
 )
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.comms.result_memory import RESULTS
 
 if TYPE_CHECKING:
     from closeranks.collectives.dispatch.dispatch import Service
@@ -88,7 +89,7 @@ def run_pairs(
     header = PairHeader(
         IndexForm.WHOLE, count, 0, pairs.length, kind, pairs.width, start, 8 * count
     )
-    message = np.empty(header.nbytes, np.uint8)
+    message = RESULTS.array(header.nbytes, np.uint8)
     write_message(message, header, pairs.indices, pairs.values)
     message[HEADER_BYTES:start].view(np.int64)[:] = cuts
     # Steps depend on nothing else of the problem.

@@ -36,6 +36,7 @@ from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs, canoni
 from closeranks.collectives.sparse.pair_agreement import agreed_cuts
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
 from closeranks.comms import argument
+from closeranks.comms.result_memory import RESULTS
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -200,15 +201,19 @@ def _neutral(op: str, dtype: np.dtype[Any]) -> Any:
 def _combined_densely(service: Service, pairs: CanonicalPairs) -> tuple[Ints, NDArray[Any]]:
     """Combine whole vectors, and a bit for each index that says whether it is there."""
     length, width, dtype = pairs.length, pairs.width, pairs.values.dtype
-    dense = np.full(length * width, _neutral(pairs.op, dtype), dtype)
-    dense.reshape(length, width)[pairs.indices] = pairs.values.reshape(-1, width)
+    dense = RESULTS.array(length * width, dtype)
+    dense.fill(_neutral(pairs.op, dtype))
+    if width == 1:  # five times as fast as by rows
+        dense[pairs.indices] = pairs.values
+    else:
+        dense.reshape(length, width)[pairs.indices] = pairs.values.reshape(-1, width)
     there = np.zeros(-(-length // 8), np.uint8)
     loop("write_bits", pairs.indices, len(pairs.indices), 0, there)
     # A NaN may lose in the library's MIN and MAX.
     algorithm = AUTO if pairs.op in ("SUM", "PROD") else "rabenseifner"
     service.block("allreduce", algorithm, MPI.IN_PLACE, dense, _MPI_OPS[pairs.op])
     service.block("allreduce", AUTO, MPI.IN_PLACE, there, MPI.BOR)
-    indices = np.empty(int(np.bitwise_count(there).sum()), np.int64)
+    indices = RESULTS.array(int(np.bitwise_count(there).sum()), np.int64)
     loop("read_bits", there, len(there), 0, indices)
     if len(indices) < length:  # in place: a new array would cost as much as the sum
         rows = dense.view(f"i{dtype.itemsize}")

@@ -7,7 +7,6 @@
 * `conversion_plan`: `conversion`, bytes and time of all ranks.
 * `box_pieces`: boxes in pieces of a bounded size.
 * `exchange_rounds`: in which rounds messages are exchanged.
-* `result_memory`: memory of results, used again when they were dropped.
 * `local_arrays`: what arrays must be, their bytes, their reductions.
 * `rank_work`: one rank's part, ready to run on its arrays.
 * `message_exchange`: rounds of packed messages.

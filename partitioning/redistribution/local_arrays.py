@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.comms import argument
+from closeranks.comms.result_memory import RESULTS
 from closeranks.errors import UsageError
 from closeranks.partitioning.layout.layout import Layout
 from closeranks.partitioning.layout.placements import Partial
-from closeranks.partitioning.redistribution.result_memory import RESULTS
 
 Array = NDArray[Any]
 _WHERE: Final = "redistribute"

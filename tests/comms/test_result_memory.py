@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.partitioning.redistribution.result_memory import LEAST, MOST, ResultMemory
+from closeranks.comms.result_memory import LEAST, MOST, ResultMemory
 
 SHAPE, KIND = (512, 512), np.dtype(np.float64)
 
@@ -50,14 +50,14 @@ def test_memory_in_use_is_left_alone(keep: str) -> None:
     assert (np.asarray(held).view(np.float64) == 7.0).all()
 
 
-def test_two_results_are_kept_and_no_more() -> None:
+def test_four_results_are_kept_and_no_more() -> None:
     results = ResultMemory()
-    held = [results.array(SHAPE, KIND) for _ in range(4)]
+    held = [results.array(SHAPE, KIND) for _ in range(6)]
     places = [address(one) for one in held]
-    assert len(set(places)) == 4
+    assert len(set(places)) == 6
     held.clear()
-    taken = [results.array(SHAPE, KIND) for _ in range(2)]
-    assert {address(one) for one in taken} == set(places[:2])
+    taken = [results.array(SHAPE, KIND) for _ in range(4)]
+    assert {address(one) for one in taken} == set(places[:4])
 
 
 def test_a_loop_over_two_lengths_keeps_both() -> None:
