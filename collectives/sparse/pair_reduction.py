@@ -32,6 +32,7 @@ from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
 from closeranks.collectives.reduction.op import Mean, name_of, title
 from closeranks.collectives.selection.call_options import AUTO
+from closeranks.collectives.selection.explanation import Candidate, Explanation
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs, canonical
 from closeranks.collectives.sparse.pair_agreement import agreed_cuts
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
@@ -220,3 +221,68 @@ def _divided(values: NDArray[Any], size: int) -> NDArray[Any]:
     """Divide sums by the number of ranks."""
     wide = values.astype(np.float32) if values.dtype.itemsize == 2 else values
     return (wide / size).astype(values.dtype)
+
+
+def foretell_sparse(
+    comm: Communicator, nnz: Any, length: Any, width: Any, dtype: np.dtype[Any]
+) -> Explanation:
+    """Say which algorithm `Communicator.Allreduce_sparse` would use, and why.
+
+    Local: this rank knows neither the counts of the others nor how fast their
+    kernels are, and takes its own for theirs.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    nnz : int
+        Entries of a rank.
+    length, width : int
+        Entries of the vector, and values of an entry.
+    dtype : numpy.dtype
+        Of a value.
+
+    Returns
+    -------
+    Explanation
+        Of the call with algorithm "auto".
+
+    Raises
+    ------
+    UsageError
+        If there is no such vector.
+    """
+    service = comm.membership.service
+    nnz = argument.whole("explain", "nnz", nnz)
+    length = argument.whole("explain", "length", length)
+    width = argument.whole("explain", "width", width, least=1)
+    if dtype.name not in TYPES:
+        raise UsageError("explain", f"values of {dtype}", f"one of {', '.join(TYPES)}")
+    problem = _foretold_problem(service, nnz, length, width * dtype.itemsize)
+    pace_ps = 1e12 * open_plans_of(service).kernel_s_per_byte
+    name = _chosen(service, problem, pace_ps)
+    prices = _prices(problem, _crowding(pace_ps))
+    candidates = {one: Candidate(price) for one, price in prices.items()}
+    if _DENSE not in prices:
+        candidates[_DENSE] = Candidate(objection=f"vectors of more than {_DENSEST >> 30} GiB")
+    if service.family.deterministic:
+        reason = "deterministic: operands are added in rank order"
+        candidates |= {one: Candidate(objection=reason) for one in candidates if one != name}
+    sent: dict[str, int] = {}
+    if name != _DENSE:
+        sent = cost(Plan(problem, find(_OPERATION, name))).bytes_per_level
+    nbytes = nnz * problem.itemsize
+    return Explanation(_OPERATION, nbytes, name, prices[name], sent, candidates)
+
+
+def _foretold_problem(service: Service, nnz: int, length: int, row_bytes: int) -> Problem:
+    """Describe a call as `problem_of` would, without the world that calls need."""
+    unit = 1 << max(nnz.bit_length() - 2, 0)
+    return Problem(
+        _OPERATION,
+        service.chooser.topology,
+        count=min(-(-nnz // unit) * unit, length),
+        itemsize=row_bytes,
+        commutative=not service.family.deterministic,
+        length=length,
+    )
