@@ -328,7 +328,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         op : MPI.SUM, PROD, MIN, MAX or cr.MEAN
             The reduction.  MEAN divides sums by the number of all ranks.
         algorithm : {"auto", "doubling", "split", "dense"}
-            Which algorithm.
+            Which algorithm.  On a deterministic communicator "auto" is "split", which
+            adds operands in rank order; the others add in another order that is fixed.
 
         Returns
         -------
@@ -340,6 +341,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         ------
         Disagreement
             On every rank, if lengths, widths, types, ops or algorithms differ.
+        Unavailable
+            On every rank, if a rank has no room for a whole vector of "dense".
         UsageError
             If this rank's arguments are wrong; the others get `PeerLost`.
         """
