@@ -76,7 +76,7 @@ sparse: $(OPENMPI)/.ready system ## sparse collectives: all parameters, and the 
 	@for n in 2 4 5; do TESTS_SEED=all $(OPENMPI)/bin/closeranks run -n $$n -- $(OPENMPI)/bin/python -m pytest --with-mpi -q \
 		tests/mpi/test_sparse.py tests/mpi/test_topk.py tests/mpi/test_route.py tests/mpi/test_chunks.py || exit; done
 	@$(OPENMPI)/bin/closeranks lab --nodes 4 --per-node 2 --rate 200mbit -- \
-		$(OPENMPI)/bin/closeranks bench sparse --sizes 64M --density 0.001,0.01,0.3,0.5 --counters
+		$(OPENMPI)/bin/closeranks bench sparse --sizes 64M --density 0.001,0.01,0.3,0.5 --topk 0.01 --counters
 	@$(OPENMPI)/bin/closeranks lab --nodes 4 --per-node 2 --rate 200mbit -- \
 		$(OPENMPI)/bin/closeranks bench route chunks --counters
 

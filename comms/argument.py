@@ -15,6 +15,7 @@ from threading import TIMEOUT_MAX
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from closeranks.errors import UsageError
 
@@ -67,6 +68,36 @@ def whole(
     if not least <= number < below:
         raise error(where, f"{name} is {shown(number)}", f"give {bounds}")
     return number
+
+
+def array(where: str, name: str, value: Any) -> NDArray[Any]:
+    """Read an array.
+
+    Parameters
+    ----------
+    where : str
+        The call, for the text of an error.
+    name : str
+        The argument, for the same.
+    value : array_like
+        The argument's value.
+
+    Returns
+    -------
+    ndarray
+        The array itself, or one made of lists of equal lengths.
+
+    Raises
+    ------
+    UsageError
+        If NumPy can make none of it.
+    """
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as wrong:
+        raise UsageError(
+            where, f"{name} is {shown(value)}, no array", "give numbers, or rows of equal lengths"
+        ) from wrong
 
 
 def patience(where: str, value: Any) -> float:

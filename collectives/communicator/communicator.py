@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.communicator.blocking import Blocking
 from closeranks.collectives.communicator.derived_communicators import Deriving
-from closeranks.collectives.communicator.late_methods import late
+from closeranks.collectives.communicator.late_methods import SPARSE_SUM, late
 from closeranks.collectives.communicator.nonblocking import Nonblocking
 from closeranks.collectives.communicator.object_calls import Objects
 from closeranks.collectives.communicator.persistent_calls import Prepared
@@ -116,10 +116,13 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
     def explain(
         self,
         operation: str,
-        nbytes: int,
+        nbytes: int | None = None,
         dtype: DTypeLike = "float32",
         *,
         op: MPI.Op | Mean | None = None,
+        nnz: int | None = None,
+        length: int | None = None,
+        width: int = 1,
     ) -> Explanation:
         """Say which algorithm a call would use, and why.
 
@@ -130,11 +133,14 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         operation : str
             For instance ``"allreduce"``.
         nbytes : int
-            Bytes of the vector, or of one rank's block.
+            Bytes of the vector, or of one rank's block; not of "allreduce_sparse".
         dtype : dtype
             Element, for operations that reduce.
         op : MPI.Op or Mean, optional
             The reduction; default: one whose operands may change places.
+        nnz, length, width : int
+            Of "allreduce_sparse", as those of a `SparseVector`: entries of a rank, on
+            average over the ranks, entries of the vector, and values of an entry.
 
         Returns
         -------
@@ -153,6 +159,14 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
             remedy = "give an MPI.Op, or closeranks.MEAN"
             argument.instance("explain", "op", op, (MPI.Op, Mean), remedy)
             commutes = is_commutative(op)
+        is_sparse = isinstance(operation, str) and operation == SPARSE_SUM
+        if is_sparse and nbytes is None:
+            found: Explanation = late("explain")(self, nnz, length, width, element)
+            return found
+        if is_sparse or (nnz, length, width) != (None, None, 1):
+            wrong = "nbytes" if is_sparse else "nnz, length or width"
+            remedy = f"pass nnz=, length=, width= for {SPARSE_SUM}, nbytes for others"
+            raise UsageError("explain", f"{wrong} of {operation}", remedy)
         return foretell(self._service, operation, nbytes, element, commutes=commutes)
 
     def statistics(self) -> Statistics:
@@ -314,7 +328,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         op : MPI.SUM, PROD, MIN, MAX or cr.MEAN
             The reduction.  MEAN divides sums by the number of all ranks.
         algorithm : {"auto", "doubling", "split", "dense"}
-            Which algorithm.
+            Which algorithm.  On a deterministic communicator "auto" is "split", which
+            adds operands in rank order; the others add in another order that is fixed.
 
         Returns
         -------
@@ -326,6 +341,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         ------
         Disagreement
             On every rank, if lengths, widths, types, ops or algorithms differ.
+        Unavailable
+            On every rank, if a rank has no room for a whole vector of "dense".
         UsageError
             If this rank's arguments are wrong; the others get `PeerLost`.
         """

@@ -12,9 +12,12 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
+#: What "explain" is asked for whose work is in the table.
+SPARSE_SUM: Final = "allreduce_sparse"
 #: Method of `Communicator` -> "module:callable", which takes the communicator first.
 LATE: Final = {
     "Allreduce_sparse": "closeranks.collectives.sparse.pair_reduction:allreduce_sparse",
+    "explain": "closeranks.collectives.sparse.pair_reduction:foretell_sparse",
     "bucketed": "closeranks.collectives.communicator.gradient_buckets:Buckets",
 }
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def foretell(
     service: Service,
     operation: str,
-    nbytes: int,
+    nbytes: int | None,
     dtype: np.dtype[Any],
     *,
     commutes: bool = True,
@@ -58,7 +58,7 @@ def foretell(
     """
     if not isinstance(operation, str) or operation not in OPERATIONS:
         problem = f"no operation {argument.shown(operation)}"
-        raise UsageError("explain", problem, f"one of {', '.join(OPERATIONS)}")
+        raise UsageError("explain", problem, f"one of {', '.join(OPERATIONS)}, allreduce_sparse")
     nbytes = argument.whole("explain", "nbytes", nbytes, below=argument.MOST // service.size)
     family, reduces = service.family, operation in REDUCING
     wire = service.choice.wire() if reduces and dtype.name in HALVES else None

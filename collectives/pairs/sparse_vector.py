@@ -56,7 +56,7 @@ class SparseVector:
         for array in (indices, values):
             if array_interface(array) is not None:
                 raise UsageError(_WHERE, "an array on a GPU", "copy it by cupy.asnumpy")
-        self.values = np.asarray(values)
+        self.values = argument.array(_WHERE, "values", values)
         self.indices = _read_indices(indices, self.length)
         if self.values.ndim not in (1, 2):
             raise UsageError(
@@ -202,7 +202,7 @@ class SparseVector:
 
 
 def _read_indices(given: ArrayLike, length: int) -> NDArray[np.int64]:
-    indices = np.asarray(given)
+    indices = argument.array(_WHERE, "indices", given)
     if indices.size == 0 and indices.ndim == 1:
         return np.empty(0, np.int64)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":

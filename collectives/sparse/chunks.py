@@ -260,7 +260,8 @@ def _scattered(
 
 def _read_table(where: str, service: Service, owner: Any, wanted: Any) -> _Table:
     """Read who owns and who wants chunks; UsageError says what is wrong."""
-    owners, wishes, size = np.asarray(owner), np.asarray(wanted), service.size
+    owners = argument.array(where, "owner", owner)
+    wishes, size = argument.array(where, "wanted", wanted), service.size
     if owners.ndim != 1 or (owners.dtype.kind not in "iu" and owners.size):
         raise UsageError(
             where, f"owner of {owners.dtype} and shape {owners.shape}", "give a rank a chunk"
@@ -349,11 +350,28 @@ def _read_chunks(
                 f"chunk {number} of {array.dtype} on rank {rank}",
                 f"one of {', '.join(TYPES)}",
             )
+        if where == _ALLGATHER and not _can_be_told(array.dtype):
+            raise UsageError(
+                where,
+                f"chunk {number} of {array.dtype} on rank {rank}",
+                "give a type that has bytes and can be pickled",
+            )
     kinds = [
         _Kind(number, array.dtype, array.shape)
         for number, array in zip(wanted, arrays, strict=True)
     ]
     return kinds, arrays
+
+
+def _can_be_told(dtype: np.dtype[Any]) -> bool:
+    """Whether a type has bytes, and other ranks can be told of it."""
+    if dtype.itemsize == 0 or (dtype.isbuiltin and dtype.metadata is None):
+        return dtype.itemsize > 0
+    try:
+        pickle.dumps(dtype)
+    except Exception:
+        return False
+    return True
 
 
 def _exchange_of(service: Service, table: _Table, algorithm: str) -> RowExchange:

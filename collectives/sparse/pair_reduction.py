@@ -7,6 +7,7 @@ choose the same algorithm, and cut the index space the same way.
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from math import ceil, inf, log, log2
@@ -32,12 +33,14 @@ from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
 from closeranks.collectives.reduction.op import Mean, name_of, title
 from closeranks.collectives.selection.call_options import AUTO
+from closeranks.collectives.selection.explanation import Candidate, Explanation
+from closeranks.collectives.sparse.agreed_numbers import greatest
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs, canonical
 from closeranks.collectives.sparse.pair_agreement import agreed_cuts
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
 from closeranks.comms import argument
 from closeranks.comms.result_memory import RESULTS
-from closeranks.errors import UsageError
+from closeranks.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
@@ -48,6 +51,7 @@ Ints = NDArray[np.int64]
 _OPERATION: Final = "allreduce_sparse"
 _CALL: Final = "Allreduce_sparse"
 _DENSE: Final = "dense"
+_SPLIT: Final = "split"
 #: Seconds that a step of a plan of pairs takes, and its kernel for a byte of coded pairs; and
 #: what is done beside the sum of whole vectors, for each byte of these: alone on a core.
 _STEP_S: Final = 20e-6
@@ -59,6 +63,8 @@ _PACE_PS: Final = 700
 _MOST_CHOICES: Final = 1024
 #: Longest vector that "auto" combines whole, in bytes.
 _DENSEST: Final = 1 << 32
+#: From so many bytes on ranks ask each other first whether a whole vector fits.
+_ASKED_BYTES: Final = 1 << 26
 
 
 def allreduce_sparse(
@@ -101,6 +107,14 @@ def _serve(
     total, cuts, pace_ps = agreed_cuts(service, _CALL, pairs, said, n_regions)
     problem = problem_of(service, _OPERATION, pairs, total)
     name = _chosen(service, problem, pace_ps) if algorithm == AUTO else algorithm
+    if name == _DENSE and (lacking := _lacking(service, pairs)) is not None:
+        if algorithm == _DENSE:
+            nbytes = pairs.length * pairs.row_bytes
+            raise Unavailable(
+                f"memory for {nbytes} bytes of a whole vector on rank {lacking}",
+                "use algorithm='split'",
+            )
+        name = _SPLIT
     if name == _DENSE:
         indices, values = _combined_densely(service, pairs)
     else:
@@ -140,7 +154,7 @@ def _read(vector: Any, op: Any, algorithm: Any) -> CanonicalPairs:
 def _chosen(service: Service, problem: Problem, pace_ps: float) -> str:
     """Return the algorithm of the least price; asked once for each kind of call."""
     if service.family.deterministic:
-        return "split"  # a choice by prices may be another in the next run
+        return _SPLIT  # a choice by prices may be another in the next run
     slower = _crowding(pace_ps)
     key = (problem.count, problem.itemsize, problem.length, problem.commutative, slower)
     known = open_plans_of(service).choices
@@ -198,6 +212,30 @@ def _neutral(op: str, dtype: np.dtype[Any]) -> Any:
     return limits.max if op == "MIN" else limits.min
 
 
+def _lacking(service: Service, pairs: CanonicalPairs) -> int | None:
+    """Return a rank without room for a whole vector; None if all have it.
+
+    Collective, where vectors are long.
+    """
+    if pairs.length * pairs.row_bytes < _ASKED_BYTES:
+        return None
+    mine = 0 if _is_room(pairs, service.world.node.size) else service.rank + 1
+    (found,) = greatest(service, np.array([mine])).tolist()
+    return int(found) - 1 if found else None
+
+
+def _is_room(pairs: CanonicalPairs, ranks: int) -> bool:
+    """Whether so many ranks of a node can hold a whole vector and its bits.  Local."""
+    nbytes = pairs.length * pairs.row_bytes + pairs.length // 8 + 1
+    if ranks * nbytes > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        return False
+    try:
+        np.empty(nbytes, np.uint8)  # nothing is written: it takes no memory yet
+    except MemoryError:  # a limit of this process
+        return False
+    return True
+
+
 def _combined_densely(service: Service, pairs: CanonicalPairs) -> tuple[Ints, NDArray[Any]]:
     """Combine whole vectors, and a bit for each index that says whether it is there."""
     length, width, dtype = pairs.length, pairs.width, pairs.values.dtype
@@ -225,3 +263,68 @@ def _divided(values: NDArray[Any], size: int) -> NDArray[Any]:
     """Divide sums by the number of ranks."""
     wide = values.astype(np.float32) if values.dtype.itemsize == 2 else values
     return (wide / size).astype(values.dtype)
+
+
+def foretell_sparse(
+    comm: Communicator, nnz: Any, length: Any, width: Any, dtype: np.dtype[Any]
+) -> Explanation:
+    """Say which algorithm `Communicator.Allreduce_sparse` would use, and why.
+
+    Local: this rank knows neither the counts of the others nor how fast their
+    kernels are, and takes its own for theirs.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    nnz : int
+        Entries of a rank.
+    length, width : int
+        Entries of the vector, and values of an entry.
+    dtype : numpy.dtype
+        Of a value.
+
+    Returns
+    -------
+    Explanation
+        Of the call with algorithm "auto".
+
+    Raises
+    ------
+    UsageError
+        If there is no such vector.
+    """
+    service = comm.membership.service
+    nnz = argument.whole("explain", "nnz", nnz)
+    length = argument.whole("explain", "length", length)
+    width = argument.whole("explain", "width", width, least=1)
+    if dtype.name not in TYPES:
+        raise UsageError("explain", f"values of {dtype}", f"one of {', '.join(TYPES)}")
+    problem = _foretold_problem(service, nnz, length, width * dtype.itemsize)
+    pace_ps = 1e12 * open_plans_of(service).kernel_s_per_byte
+    name = _chosen(service, problem, pace_ps)
+    prices = _prices(problem, _crowding(pace_ps))
+    candidates = {one: Candidate(price) for one, price in prices.items()}
+    if _DENSE not in prices:
+        candidates[_DENSE] = Candidate(objection=f"vectors of more than {_DENSEST >> 30} GiB")
+    if service.family.deterministic:
+        reason = "deterministic: operands are added in rank order"
+        candidates |= {one: Candidate(objection=reason) for one in candidates if one != name}
+    sent: dict[str, int] = {}
+    if name != _DENSE:
+        sent = cost(Plan(problem, find(_OPERATION, name))).bytes_per_level
+    nbytes = nnz * problem.itemsize
+    return Explanation(_OPERATION, nbytes, name, prices[name], sent, candidates)
+
+
+def _foretold_problem(service: Service, nnz: int, length: int, row_bytes: int) -> Problem:
+    """Describe a call as `problem_of` would, without the world that calls need."""
+    unit = 1 << max(nnz.bit_length() - 2, 0)
+    return Problem(
+        _OPERATION,
+        service.chooser.topology,
+        count=min(-(-nnz // unit) * unit, length),
+        itemsize=row_bytes,
+        commutative=not service.family.deterministic,
+        length=length,
+    )

@@ -1,8 +1,9 @@
-"""Draws rows: time and speedup over size, and the matrix of bandwidths."""
+"""Draws rows: times over sizes or densities, and the matrix of bandwidths."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,9 @@ Row = dict[str, Any]
 SUFFIXES = (".svg", ".png", ".pdf")
 _COLOURS = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 _BEST = "#7f7f7f"
+_NATIVE = "#d55e00"
 _LIBRARY = (
-    ("native_us_p50", "MPI library, defaults", "#d55e00"),
+    ("native_us_p50", "MPI library, defaults", _NATIVE),
     ("best_us_p50", "MPI library, best setting", _BEST),
 )
 
@@ -73,6 +75,8 @@ def draw(path: Path, rows: Sequence[Row], subtitle: str) -> None:
             _draw_matrix(part, some)
         elif "pattern" in some[0]:
             _draw_patterns(part, name, some)
+        elif "density" in some[0]:
+            _draw_densities(part, name, some)
         elif any(row["size_bytes"] for row in some):
             _draw_sizes(part, name, some)
         else:
@@ -109,6 +113,44 @@ def _draw_sizes(figure: Any, name: str, rows: list[Row]) -> None:
         right.set(title=f"{name}: bus bandwidth", ylabel="GB/s", yscale="log")
     for axes in (left, right):
         _finish(axes, sorted({row["size_bytes"] for row in rows}))
+
+
+def _draw_densities(figure: Any, name: str, rows: list[Row]) -> None:
+    """Draw time over density on the left, beside whole vectors; speedup on the right."""
+    left, right = figure.subplots(1, 2)
+    sizes = sorted({row["size_bytes"] for row in rows})
+    names = list(dict.fromkeys(row["algorithm"] for row in rows))
+    series = [(size, algorithm) for size in sizes for algorithm in names]
+    for (size, algorithm), colour in zip(series, _COLOURS * len(series), strict=False):
+        some = [row for row in rows if (row["size_bytes"], row["algorithm"]) == (size, algorithm)]
+        some.sort(key=lambda row: row["density"])
+        label = algorithm if len(sizes) == 1 else f"{algorithm}, {show_bytes(size)}"
+        _line(left, some, "time_us_p50", label, colour, "o-", over="density")
+        _line(right, some, "speedup", label, colour, "o-", over="density")
+    for size in sizes:
+        some = sorted(
+            (row for row in rows if row["size_bytes"] == size), key=lambda row: row["density"]
+        )
+        _line(
+            left, some, "dense_us", "Allreduce of the whole vector", _NATIVE, "s--", over="density"
+        )
+        _line(left, some, "wire_us", "whole vector at the wire's rate", _BEST, "-", over="density")
+    shown = ", ".join(show_bytes(size) for size in sizes)
+    left.set(title=f"{name}, vector of {shown}: time, median", ylabel="us", yscale="log")
+    right.axhline(1, color="black", linewidth=0.8)
+    right.set(title=f"{name}: times faster than Allreduce", ylabel="speedup", yscale="log")
+    for axes in (left, right):
+        axes.set(xscale="log", xlabel="entries of a rank")
+        _percent(axes, [row["density"] for row in rows if row["density"]])
+        _dress(axes)
+
+
+def _percent(axes: Axes, shares: list[float]) -> None:
+    """Put powers of ten, as percent, on the horizontal axis."""
+    first, last = floor(log10(min(shares, default=1))), ceil(log10(max(shares, default=1)))
+    powers = range(first, last + 1)
+    axes.set_xticks([10.0**one for one in powers], [f"{10.0 ** (one + 2):.3g}%" for one in powers])
+    axes.minorticks_off()
 
 
 def _draw_bars(figure: Any, name: str, rows: list[Row]) -> None:
@@ -153,9 +195,12 @@ def _library(axes: Axes, rows: list[Row]) -> None:
         _line(axes, rows, key, label, colour, style)
 
 
-def _line(axes: Axes, rows: list[Row], key: str, label: str, colour: str, style: str) -> None:
-    """Draw one column over the sizes, where it was measured; name it once."""
-    points = [(row["size_bytes"], row[key]) for row in rows if row.get(key) is not None]
+def _line(
+    axes: Axes, rows: list[Row], key: str, label: str, colour: str, style: str,
+    over: str = "size_bytes",
+) -> None:  # fmt: skip
+    """Draw one column over another, where it was measured; name it once."""
+    points = [(row[over], row[key]) for row in rows if row.get(key) is not None]
     if not points:
         return
     x, y = zip(*points, strict=True)
@@ -172,6 +217,11 @@ def _finish(axes: Axes, sizes: list[int]) -> None:
     shown = sizes[::step]
     axes.set_xticks(shown, [show_bytes(size) for size in shown])
     axes.minorticks_off()
+    _dress(axes)
+
+
+def _dress(axes: Axes) -> None:
+    """Put a grid behind the lines, and their names beside them."""
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[1]:

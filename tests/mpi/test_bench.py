@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from closeranks.collectives import sparse
+from closeranks.collectives.sparse import topk_reduction
 from closeranks.comms.buffers import packing
 from closeranks.comms.discovery import node_hardware
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches import init_time, overlap, pack, plan_steps, snapshot
 from closeranks.jobs.bench.formats import FORMATS, ResultTable
+from closeranks.jobs.bench.measuring.collective_facts import as_dtype
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
 from closeranks.jobs.bench.measuring.comparison import measure_setting
 from closeranks.jobs.bench.measuring.network import TABLE
@@ -248,6 +251,54 @@ def test_calls_that_change(world: closeranks.Communicator) -> None:
         assert first["time_us_min"] > 0
     assert sum(not line.startswith("#") for line in lines) == len(rows)
     assert world.allgather(rows) == [rows] * world.Get_size(), "the same on every rank"
+
+
+SPARSE: dict[str, Any] = {"density": "0.01,0.5", "nnz": None, "topk": "0.1"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sparse_sums(world: closeranks.Communicator, dtype: str) -> None:
+    where = session(world, "sparse", sizes=(4000,), own=SPARSE, dtype=dtype, algorithms=("split",))
+    lines, rows = lines_and_rows(where)
+    assert [row["algorithm"] for row in rows] == ["split", "split", "topk"]
+    for row, share in zip(rows, (0.01, 0.5, 0.1), strict=True):
+        assert row["wrong"] == 0, row
+        assert row["density"] == pytest.approx(share, rel=0.1)
+        assert row["nnz"] == round(share * 4000 / as_dtype(dtype).itemsize)
+        assert row["speedup"] == pytest.approx(row["dense_us"] / row["time_us_p50"])
+        assert (row["bytes_sent"] > 0) == (world.size > 1)
+    assert all(row.keys() == rows[0].keys() for row in rows)
+    assert sum(not line.startswith("#") for line in lines) == len(rows)
+    assert world.allgather(rows) == [rows] * world.size, "the same on every rank"
+
+
+@pytest.mark.parametrize("what", ["indices", "values", "residual"])
+def test_wrong_largest_entries_are_counted(
+    world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    right = topk_reduction.topk_allreduce
+
+    def almost(*arguments: Any) -> Any:
+        found, residual = right(*arguments)
+        array = residual if what == "residual" else getattr(found, what)
+        array[-1] += 1  # the last index leaves the vector, or is another
+        return found, residual
+
+    monkeypatch.setattr(sparse, "topk_allreduce", almost)
+    where = session(world, "sparse", sizes=(4000,), own=SPARSE)
+    assert [row["wrong"] for row in lines_and_rows(where)[1]] == [0, 0, world.size]
+
+
+def test_rows_and_chunks_on_their_way(world: closeranks.Communicator) -> None:
+    own = {"tokens": 50, "experts": 16, "choices": 3}
+    _, rows = lines_and_rows(session(world, "route", "chunks", sizes=(64,), own=own))
+    assert [(row["name"], row["algorithm"]) for row in rows] == [
+        ("route", "dispatch"), ("route", "combine"),
+        ("chunks", "allgather"), ("chunks", "reduce_scatter"),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["wrong"] == 0, row
+        assert row["speedup"] == pytest.approx(row["native_us_p50"] / row["time_us_p50"])
 
 
 def test_wrong_results_beside_a_computation_are_counted(

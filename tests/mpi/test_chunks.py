@@ -129,6 +129,13 @@ def test_bad_input(world: World) -> None:
     wrong(f"no chunk {me}", allgather_chunks, {}, owner, wanted)
     wrong(f"chunk {size}", allgather_chunks, {me: x, size: x}, owner, wanted)
     wrong("object", allgather_chunks, {me: np.array(None)}, owner, wanted)
+    told = np.dtype("f4", metadata={"unit": lambda: None})
+    for kind in ("V0", told, np.dtype([("a", told)])):
+        wrong(
+            "has bytes and can be pickled", allgather_chunks, {me: np.empty(2, kind)}, owner, wanted
+        )
+    wrong("owner is .* no array", allgather_chunks, {me: x}, [[0], [1, 2]], wanted)
+    wrong("wanted is .* no array", allgather_chunks, {me: x}, owner, [[0], [1, 2]])
     wrong("no chunk 0", reduce_scatter_chunks, {}, owner, wanted)
     wrong(
         "one of", reduce_scatter_chunks, dict.fromkeys(range(size), np.array(b"a")), owner, wanted

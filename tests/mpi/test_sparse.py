@@ -10,8 +10,11 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.sparse import SparseVector
-from closeranks.errors import Disagreement, PeerLost, Revoked, UsageError
+from closeranks.collectives.dispatch.open_plans import open_plans_of
+from closeranks.collectives.sparse import SparseVector, pair_reduction
+from closeranks.collectives.sparse.canonical_pairs import canonical
+from closeranks.collectives.sparse.pair_plans import problem_of
+from closeranks.errors import Disagreement, PeerLost, Revoked, Unavailable, UsageError
 
 World = cr.Communicator
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"]
@@ -220,3 +223,97 @@ def test_a_deterministic_communicator_always_splits(comm: MPI.Intracomm) -> None
         for count in (1, 1000, 20_000):
             world.Allreduce_sparse(SparseVector(np.arange(count), np.ones(count), 20_000))
         assert set(world.statistics().algorithms["allreduce_sparse"]) == {"split"}
+
+
+@pytest.mark.parametrize("length", [3000, 1 << 20, 1 << 40])
+def test_explain_names_what_a_call_takes(world: World, length: int) -> None:
+    service = world.membership.service
+    open_plans_of(service).kernel_s_per_byte = 0.0  # else each rank has its own
+    for count, width in ((0, 1), (1, 1), (900, 1), (900, 4)):
+        values = np.ones((count, width), np.float32)
+        vector = SparseVector(np.arange(count) * (length // 900), values, length)
+        found = world.explain("allreduce_sparse", nnz=count, length=length, width=width)
+        before = world.statistics().algorithms.get("allreduce_sparse", {})
+        world.Allreduce_sparse(vector)
+        after = world.statistics().algorithms["allreduce_sparse"]
+        assert after.get(found.algorithm, 0) == before.get(found.algorithm, 0) + 1, found
+        assert found.nbytes == values.nbytes
+        assert set(found.candidates) == {"doubling", "split", "dense"}
+        assert (found.candidates["dense"].objection is None) == (length < 1 << 40)
+        prices = [one.predicted_s for one in found.candidates.values() if not one.objection]
+        assert found.predicted_s == min(price for price in prices if price is not None)
+        assert found.algorithm in str(found)
+        # What is foretold without a world is what calls ask for.
+        pairs = canonical(vector.indices, values.reshape(-1), length, width, "SUM")
+        asked = problem_of(service, "allreduce_sparse", pairs, count * world.size)
+        known = pair_reduction._foretold_problem(service, count, length, pairs.row_bytes)
+        assert vars(known) == vars(asked)
+
+
+def test_explain_says_why_there_is_no_choice(comm: MPI.Intracomm) -> None:
+    with cr.init(comm, deterministic=True) as world:
+        found = world.explain("allreduce_sparse", nnz=10, length=10)
+    assert found.algorithm == "split"
+    assert "rank order" in str(found.candidates["dense"].objection)
+
+
+def test_explain_refuses_other_vectors(world: World) -> None:
+    def refused(words: str, *arguments: Any, **keywords: Any) -> None:
+        with pytest.raises(UsageError, match=words):
+            world.explain(*arguments, **keywords)
+
+    known: dict[str, Any] = {"nnz": 3, "length": 9}
+    refused("nbytes of allreduce_sparse; pass nnz=", "allreduce_sparse", 12, **known)
+    refused("nnz is None", "allreduce_sparse", length=9)
+    refused("length is -1", "allreduce_sparse", nnz=3, length=-1)
+    refused("width is 0", "allreduce_sparse", **known, width=0)
+    refused("complex128", "allreduce_sparse", dtype="complex128", **known)
+    refused("nnz, length or width of allreduce;", "allreduce", 12, nnz=3)
+    refused("nbytes is None", "allreduce")
+
+
+def test_a_whole_vector_without_room_is_refused_on_all(world: World) -> None:
+    vector = SparseVector([world.rank], [1.0], 1 << 45)
+    with pytest.raises(Unavailable, match=f"{1 << 48} bytes of a whole vector .*'split'"):
+        world.Allreduce_sparse(vector, algorithm="dense")
+    assert world.Allreduce_sparse(vector).nnz == world.size, "the communicator goes on"
+
+
+def test_room_is_what_every_rank_has(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = world.size - 1
+    monkeypatch.setattr(pair_reduction, "_ASKED_BYTES", 8000)
+    monkeypatch.setattr(pair_reduction, "_is_room", lambda *_: world.rank != last)
+    vector = SparseVector(np.arange(1000), np.ones(1000), 1000)
+    with pytest.raises(Unavailable, match=f"8000 bytes of a whole vector on rank {last}"):
+        world.Allreduce_sparse(vector, algorithm="dense")
+    monkeypatch.setattr(pair_reduction, "_chosen", lambda *_: "dense")
+    before = world.statistics().algorithms.get("allreduce_sparse", {}).get("split", 0)
+    assert world.Allreduce_sparse(vector).values.tolist() == [world.size] * 1000
+    assert world.statistics().algorithms["allreduce_sparse"]["split"] == before + 1
+    monkeypatch.setattr(pair_reduction, "_ASKED_BYTES", 8001)
+    assert world.Allreduce_sparse(vector, algorithm="dense").nnz == 1000, "short: nobody asks"
+
+
+def test_room_ends_at_a_limit_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = canonical(np.array([1]), np.ones(1), 1 << 20, 1, "SUM")
+    assert pair_reduction._is_room(pairs, 1)
+    assert not pair_reduction._is_room(pairs, 1 << 30), "of all ranks of a node"
+
+    def refuse(*_arguments: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "empty", refuse)
+    assert not pair_reduction._is_room(pairs, 1)
+
+
+@pytest.mark.parametrize("algorithm", ["doubling", "dense"])
+def test_other_algorithms_are_deterministic_in_an_order_of_their_own(
+    comm: MPI.Intracomm, algorithm: str
+) -> None:
+    values = np.random.default_rng(comm.rank).standard_normal(500).astype(np.float32)
+    found = set()
+    with cr.init(comm, deterministic=True) as world:
+        for _ in range(3):
+            given = SparseVector(np.arange(500), values, 500)
+            found.add(world.Allreduce_sparse(given, algorithm=algorithm).values.tobytes())
+    assert len(found) == 1

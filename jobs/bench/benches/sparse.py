@@ -3,7 +3,8 @@
 ``sparse`` adds vectors of which few entries are stored, drawn at random on
 each rank.  The other side is the communicator's own ``Allreduce`` of the whole
 vector, in alternating blocks; a row has the time that the whole vector needs
-at the wire's rate too.
+at the wire's rate too.  ``--topk`` adds rows of `topk_allreduce`, of a vector
+that is full.
 
 ``route`` sends tokens to experts that are drawn at random, and back.  The
 other side is the library's ``Alltoallv`` of one row for each token and choice.
@@ -19,15 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches.point_to_point import describe
 from closeranks.jobs.bench.benches.registration import Benchmark, Item, TableColumn
-from closeranks.jobs.bench.measuring.collective_facts import as_dtype
+from closeranks.jobs.bench.measuring.collective_facts import as_dtype, largest_exact
 from closeranks.jobs.bench.measuring.network import PAYLOAD, nic_columns, wire
 from closeranks.jobs.bench.measuring.number_text import short
 from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.timing import NO_BANDWIDTH, Call, clock, estimate
+from closeranks.jobs.bench.measuring.timing import NO_BANDWIDTH, Call, Timing, clock, estimate
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.sparse import SparseVector
     from closeranks.jobs.bench.measuring.session import BenchRequest
 
+Array = NDArray[Any]
 Row = dict[str, Any]
 
 #: Algorithms of `Communicator.Allreduce_sparse`.
@@ -44,19 +47,23 @@ _HOPS: Final = ("auto", "flat", "two_hops")
 #: Which share of the chunks a rank of ``chunks`` wants.
 _WANTED: Final = 0.25
 _DENSITIES: Final = "0.0001,0.001,0.01,0.1"
+#: The algorithm of rows of `topk_allreduce`, and the types that it takes.
+_TOPK: Final = "topk"
+_FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
+#: Largest magnitude of all ranks together: few enough for ties, and sums are exact.
+_MOST_DRAWN: Final = 1 << 24
 
 
-def measure_sparse(session: Session, nbytes: int, algorithm: str) -> Iterator[Row]:
+def measure_sparse(session: Session, item: Item) -> Iterator[Row]:
     """Measure all densities of a vector; collective.
 
     Parameters
     ----------
     session : Session
         Where, and how long.
-    nbytes : int
-        Of the whole vector.
-    algorithm : str
-        Of `Communicator.Allreduce_sparse`.
+    item : Item
+        Bytes of the whole vector; an algorithm of
+        `Communicator.Allreduce_sparse`, or "topk" for `topk_allreduce`.
 
     Yields
     ------
@@ -64,87 +71,148 @@ def measure_sparse(session: Session, nbytes: int, algorithm: str) -> Iterator[Ro
         A row a density, the same on every rank.
     """
     dtype = as_dtype(session.request.dtype)
-    length = max(1, nbytes // dtype.itemsize)
+    length = max(1, item.nbytes // dtype.itemsize)
     whole = np.ones(length, dtype)
     taken = np.empty_like(whole)
 
     def dense() -> None:
         session.comm.Allreduce(whole, taken)
 
-    for nnz in _counts(session.request, length):
-        vector = _drawn(session, length, nnz, dtype)
-        yield _measured(session, vector, algorithm, dense)
+    for nnz in _counts(session.request, length, item.algorithm):
+        make = _of_largest if item.algorithm == _TOPK else _of_pairs
+        ours, differing = make(session, item.algorithm, length, nnz)
+        wrong = differing() if session.request.check else None
+        yield _beside_dense(session, whole, nnz, ours, dense) | {
+            "algorithm": item.algorithm, "wrong": wrong,
+        }  # fmt: skip
 
 
-def _counts(request: BenchRequest, length: int) -> list[int]:
+def _counts(request: BenchRequest, length: int, algorithm: str = "auto") -> list[int]:
     """Return how many entries are drawn, in turn."""
-    if request.own["nnz"] is not None:
-        return [min(request.own["nnz"], length)]
-    return [max(1, round(density * length)) for density in _densities(request)]
+    own = request.own
+    if algorithm != _TOPK and own["nnz"] is not None:
+        return [min(own["nnz"], length)]
+    option = "topk" if algorithm == _TOPK else "density"
+    return [max(1, round(share * length)) for share in _shares(f"--{option}", own[option])]
 
 
-def _densities(request: BenchRequest) -> list[float]:
-    text = request.own["density"]
+def _shares(option: str, text: str) -> list[float]:
     try:
         found = [float(word) for word in text.split(",")]
     except ValueError:
         found = []
-    if not found or not all(0 < density <= 1 for density in found):
+    if not found or not all(0 < share <= 1 for share in found):
         raise UsageError(
-            "bench sparse", f"--density {text}", "give numbers above 0, at most 1, with commas"
+            "bench sparse", f"{option} {text}", "give numbers above 0, at most 1, with commas"
         )
     return found
 
 
-def _drawn(session: Session, length: int, nnz: int, dtype: np.dtype[Any]) -> SparseVector:
+def _of_pairs(
+    session: Session, algorithm: str, length: int, nnz: int
+) -> tuple[Call, Callable[[], int]]:
+    """Make a sum of random pairs, and what counts its wrong entries."""
     from closeranks.collectives.sparse import SparseVector
 
     draw = np.random.default_rng(session.plain.Get_rank())
     indices = np.sort(draw.choice(length, nnz, replace=False))
-    return SparseVector(indices, draw.integers(1, 9, nnz).astype(dtype), length)
+    values = draw.integers(1, 9, nnz).astype(as_dtype(session.request.dtype))
+    vector = SparseVector(indices, values, length)
+
+    def added() -> SparseVector:
+        return session.comm.Allreduce_sparse(vector, algorithm=algorithm)
+
+    def differing() -> int:
+        total, there = _summed_whole(session, vector)
+        return _all_differing(session, added(), np.flatnonzero(there), total)
+
+    return _quiet(added), differing
 
 
-def _measured(session: Session, vector: SparseVector, algorithm: str, dense: Call) -> Row:
-    def ours() -> None:
-        session.comm.Allreduce_sparse(vector, algorithm=algorithm)
+def _of_largest(
+    session: Session, _algorithm: str, length: int, k: int
+) -> tuple[Call, Callable[[], int]]:
+    """Make a sum of the largest entries of full vectors, and what counts wrong ones."""
+    from closeranks.collectives.sparse import SparseVector, topk_allreduce
 
-    wrong = _differing(session, vector, algorithm) if session.request.check else None
-    sides: dict[str, Call] = {"ours": ours, "dense": dense}
-    seconds = [estimate(session.plain, call) for call in sides.values()]
-    nbytes = vector.length * vector.dtype.itemsize
-    timings = clock(session.plain, sides, session.request.effort.schedule(seconds, nbytes))
-    row = {
-        **describe(session, "sparse", nbytes, timings["ours"]),
-        **NO_BANDWIDTH,
-        "algorithm": algorithm,
-        "dtype": vector.dtype.name,
-        "op": "sum",
-        "wrong": wrong,
-        "density": vector.nnz / vector.length,
-        "nnz": vector.nnz,
-        "bytes_sent": _sent(session, ours),
-        "dense_us": timings["dense"].p50_us,
-        "speedup": timings["dense"].p50_us / timings["ours"].p50_us,
-        "wire_us": _wire_us(nbytes),
-    }
-    if session.request.counters:
-        row |= nic_columns(session.plain, ours)
-    return row
+    draw = np.random.default_rng(session.plain.Get_rank())
+    most = min(largest_exact(session.request.dtype), _MOST_DRAWN) // session.ranks
+    x = draw.integers(-most, most + 1, length).astype(as_dtype(session.request.dtype))
+
+    def added() -> tuple[SparseVector, Array]:
+        return topk_allreduce(session.comm, x, k)
+
+    def differing() -> int:
+        offered = _largest(x, k)
+        total, there = _summed_whole(session, SparseVector(offered, x[offered], length))
+        some = np.flatnonzero(there)
+        wanted = some[_largest(total[some], k)]
+        found, residual = added()
+        kept = x.copy()
+        kept[np.intersect1d(offered, wanted, assume_unique=True)] = 0
+        wrong = session.plain.allreduce(int(np.count_nonzero(residual != kept)))
+        return _all_differing(session, found, wanted, total) + int(wrong)
+
+    return _quiet(added), differing
 
 
-def _differing(session: Session, vector: SparseVector, algorithm: str) -> int:
-    """Compare with the sum of whole vectors; collective."""
-    found = session.comm.Allreduce_sparse(vector, algorithm=algorithm)
-    total, there = np.zeros(vector.length, vector.dtype), np.zeros(vector.length, np.uint8)
-    session.plain.Allreduce(vector.to_dense(), total)
+def _largest(values: Array, k: int) -> Array:
+    """Return the places of the k largest magnitudes; of equal ones the first."""
+    magnitudes = np.abs(values.astype(np.float64))
+    least = np.partition(magnitudes, -k)[-k]
+    above = np.flatnonzero(magnitudes > least)
+    tied = np.flatnonzero(magnitudes == least)[: k - len(above)]
+    return np.sort(np.concatenate([above, tied]))
+
+
+def _summed_whole(session: Session, vector: SparseVector) -> tuple[Array, Array]:
+    """Add whole vectors by the library, and say which entries are there; collective."""
+    dense, there = vector.to_dense(), np.zeros(vector.length, np.uint16)
     there[vector.indices] = 1
-    session.plain.Allreduce(there.copy(), there)
-    wanted = np.flatnonzero(there)
+    if dense.dtype.itemsize == 2 and dense.dtype.kind not in "iu":
+        dense = dense.astype(np.float32)  # the library may have no such type
+    total, anywhere = np.empty_like(dense), np.empty_like(there)
+    session.plain.Allreduce(dense, total)
+    session.plain.Allreduce(there, anywhere)
+    return total, anywhere
+
+
+def _all_differing(session: Session, found: SparseVector, wanted: Array, total: Array) -> int:
+    """Count the wrong entries of a result on all ranks; collective."""
     if not np.array_equal(found.indices, wanted):
         wrong = abs(len(wanted) - found.nnz) or 1
     else:
         wrong = int(np.count_nonzero(found.values != total[wanted]))
     return int(session.plain.allreduce(wrong))
+
+
+def _beside_dense(session: Session, whole: Array, nnz: int, ours: Call, dense: Call) -> Row:
+    """Measure a call and the sum of whole vectors in alternating blocks."""
+    timings = _timed(session, {"ours": ours, "dense": dense}, whole.nbytes)
+    row = {
+        **describe(session, "sparse", whole.nbytes, timings["ours"]),
+        **NO_BANDWIDTH,
+        "dtype": whole.dtype.name,
+        "op": "sum",
+        "density": nnz / len(whole),
+        "nnz": nnz,
+        "bytes_sent": _sent(session, ours),
+        "dense_us": timings["dense"].p50_us,
+        "speedup": timings["dense"].p50_us / timings["ours"].p50_us,
+        "wire_us": _wire_us(whole.nbytes),
+    }
+    return row | _counted(session, ours)
+
+
+def _timed(session: Session, sides: dict[str, Call], nbytes: int) -> dict[str, Timing]:
+    """Time calls in alternating blocks; collective."""
+    seconds = [estimate(session.plain, call) for call in sides.values()]
+    return clock(session.plain, sides, session.request.effort.schedule(seconds, nbytes))
+
+
+def _counted(session: Session, call: Call) -> Row:
+    """Read what NICs send, if that was asked for; collective."""
+    return nic_columns(session.plain, call) if session.request.counters else {}
 
 
 def _sent(session: Session, call: Call) -> int:
@@ -168,34 +236,43 @@ def _wire_us(nbytes: int) -> float | None:
 
 
 def _items(request: BenchRequest, name: str) -> list[Item]:
-    sizes = request.own_sizes.get(name, request.sizes)
-    return [Item(name, one, size) for size in sizes for one in request.algorithms]
+    return [Item(name, one, size) for size in request.sizes_of(name) for one in request.algorithms]
 
 
-def _measure(session: Session, item: Item) -> Iterator[Row]:
-    return measure_sparse(session, item.nbytes, item.algorithm)
+def _sparse_items(request: BenchRequest, name: str) -> list[Item]:
+    largest = request.sizes_of(name) if request.own["topk"] else ()
+    return _items(request, name) + [Item(name, _TOPK, size) for size in largest]
 
 
-def _check(request: BenchRequest) -> None:
+def _check_sparse(request: BenchRequest) -> None:
+    _check_names("sparse", request, _ALGORITHMS)
     _counts(request, 1)
-    for algorithm in request.algorithms:
-        if algorithm not in _ALGORITHMS:
+    if request.own["topk"]:
+        _counts(request, 1, _TOPK)
+        if request.dtype not in _FLOATS:
             raise UsageError(
-                "bench sparse", f"no algorithm {algorithm}", f"one of {', '.join(_ALGORITHMS)}"
+                "bench sparse", f"--topk of {request.dtype}", f"one of {', '.join(_FLOATS)}"
             )
 
 
-def measure_route(session: Session, nbytes: int, algorithm: str) -> Iterator[Row]:
+def _check_names(name: str, request: BenchRequest, known: tuple[str, ...]) -> None:
+    for algorithm in request.algorithms:
+        if algorithm not in known:
+            raise UsageError(
+                f"bench {name}", f"no algorithm {algorithm}", f"one of {', '.join(known)}"
+            )
+
+
+def measure_route(session: Session, item: Item) -> Iterator[Row]:
     """Measure tokens of one size on their way to experts, and back; collective.
 
     Parameters
     ----------
     session : Session
         Where, and how long.
-    nbytes : int
-        Of a token.
-    algorithm : str
-        Of `closeranks.collectives.sparse.Route`.
+    item : Item
+        Bytes of a token, and an algorithm of
+        `closeranks.collectives.sparse.Route`.
 
     Yields
     ------
@@ -208,8 +285,8 @@ def measure_route(session: Session, nbytes: int, algorithm: str) -> Iterator[Row
     draw = np.random.default_rng(rank)
     chosen = draw.random((own["tokens"], own["experts"])).argsort(axis=1)[:, : own["choices"]]
     destinations = chosen % session.ranks
-    tokens = np.full((own["tokens"], max(1, nbytes // 4)), rank + 1, np.float32)
-    route = Route(session.comm, destinations, algorithm=algorithm)
+    tokens = np.full((own["tokens"], max(1, item.nbytes // 4)), rank + 1, np.float32)
+    route = Route(session.comm, destinations, algorithm=item.algorithm)
     arrived = route.dispatch(tokens)
     sums = route.combine(arrived)
     distinct = np.diff(np.sort(destinations, axis=1), axis=1, prepend=-1) != 0
@@ -239,17 +316,16 @@ def _row_a_choice(plain: MPI.Intracomm, tokens: Any, destinations: Any) -> Call:
     return call
 
 
-def measure_chunks(session: Session, nbytes: int, algorithm: str) -> Iterator[Row]:
+def measure_chunks(session: Session, item: Item) -> Iterator[Row]:
     """Measure chunks of one size, four of each rank; collective.
 
     Parameters
     ----------
     session : Session
         Where, and how long.
-    nbytes : int
-        Of a chunk.
-    algorithm : str
-        Of `closeranks.collectives.sparse.allgather_chunks`.
+    item : Item
+        Bytes of a chunk, and an algorithm of
+        `closeranks.collectives.sparse.allgather_chunks`.
 
     Yields
     ------
@@ -261,7 +337,7 @@ def measure_chunks(session: Session, nbytes: int, algorithm: str) -> Iterator[Ro
     rank, count = session.plain.Get_rank(), 4 * session.ranks
     owner = np.arange(count) % session.ranks
     wanted = np.random.default_rng(1).random((count, session.ranks)) < _WANTED
-    items = max(1, nbytes // 4)
+    items = max(1, item.nbytes // 4)
     given = {
         number: np.full(items, number, np.float32)
         for number in np.flatnonzero(owner == rank).tolist()
@@ -273,10 +349,10 @@ def measure_chunks(session: Session, nbytes: int, algorithm: str) -> Iterator[Ro
     mine, everything = np.zeros(4 * items, np.float32), np.empty(count * items, np.float32)
     calls: dict[str, Callable[[], dict[int, Any]]] = {
         "allgather": lambda: allgather_chunks(
-            session.comm, given, owner, wanted, algorithm=algorithm
+            session.comm, given, owner, wanted, algorithm=item.algorithm
         ),
         "reduce_scatter": lambda: reduce_scatter_chunks(
-            session.comm, parts, owner, wanted, algorithm=algorithm
+            session.comm, parts, owner, wanted, algorithm=item.algorithm
         ),
     }
     for name, call in calls.items():
@@ -298,8 +374,7 @@ def _beside_native(
 ) -> Row:  # fmt: skip
     """Measure a call and the library's in alternating blocks."""
     sides: dict[str, Call] = {"ours": _quiet(ours), "native": native}
-    seconds = [estimate(session.plain, call) for call in sides.values()]
-    timings = clock(session.plain, sides, session.request.effort.schedule(seconds, nbytes))
+    timings = _timed(session, sides, nbytes)
     row = {
         **describe(session, name, nbytes, timings["ours"]),
         **NO_BANDWIDTH,
@@ -310,9 +385,7 @@ def _beside_native(
         "native_us_p50": timings["native"].p50_us,
         "speedup": timings["native"].p50_us / timings["ours"].p50_us,
     }
-    if session.request.counters:
-        row |= nic_columns(session.plain, sides["ours"])
-    return row
+    return row | _counted(session, sides["ours"])
 
 
 def _quiet(call: Callable[[], object]) -> Call:
@@ -331,26 +404,22 @@ _BESIDE_NATIVE: Final = (
 )
 
 
-def _check_hops(request: BenchRequest) -> None:
+def _check_route(request: BenchRequest) -> None:
+    _check_names("route", request, _HOPS)
     own = request.own
     if own["choices"] > own["experts"]:
         raise UsageError(
             "bench route", f"--choices {own['choices']} of {own['experts']} experts",
             "choose at most as many as there are",
         )  # fmt: skip
-    for algorithm in request.algorithms:
-        if algorithm not in _HOPS:
-            raise UsageError(
-                "bench route", f"no algorithm {algorithm}", f"one of {', '.join(_HOPS)}"
-            )
 
 
 BENCHMARKS = (
     Benchmark(
         "sparse",
-        items=_items,
-        measure=_measure,
-        check=_check,
+        items=_sparse_items,
+        measure=measure_sparse,
+        check=_check_sparse,
         columns=(
             TableColumn("density", "density", 8, short),
             TableColumn("nnz", "entries", 9, str),
@@ -372,13 +441,17 @@ BENCHMARKS = (
                 ["--nnz"], type=click.IntRange(0),
                 help="Entries that sparse stores, instead of shares.",
             ),
+            click.Option(
+                ["--topk"],
+                help="Also topk_allreduce, with these shares of the entries of sparse as k.",
+            ),
         ),
     ),
     Benchmark(
         "route",
         items=_items,
-        measure=lambda session, item: measure_route(session, item.nbytes, item.algorithm),
-        check=_check_hops,
+        measure=measure_route,
+        check=_check_route,
         columns=_BESIDE_NATIVE,
         test="Route Latency Test",
         sizes="2K",
@@ -401,8 +474,8 @@ BENCHMARKS = (
     Benchmark(
         "chunks",
         items=_items,
-        measure=lambda session, item: measure_chunks(session, item.nbytes, item.algorithm),
-        check=_check_hops,
+        measure=measure_chunks,
+        check=lambda request: _check_names("chunks", request, _HOPS),
         columns=_BESIDE_NATIVE,
         test="Chunk Latency Test",
         sizes="256K",

@@ -158,12 +158,23 @@ def pattern(ranks: int, dtype: str, op: str) -> Pattern:
     rank = np.arange(ranks, dtype=np.int64)[:, None]
     element = np.arange(PERIOD, dtype=np.int64)[None, :]
     table = np.empty((ranks, PERIOD), np.int64)
-    table[:] = _values(op, rank, element, _exact(dtype))
+    table[:] = _values(op, rank, element, largest_exact(dtype))
     return Pattern(table, as_dtype(dtype), op)
 
 
-def _exact(dtype: str) -> int:
-    """Return the largest n such that all of 0..n are exact."""
+def largest_exact(dtype: str) -> int:
+    """Return the largest n such that all of 0..n are exact in a type.
+
+    Parameters
+    ----------
+    dtype : str
+        A name in `DTYPES`.
+
+    Returns
+    -------
+    int
+        The number.
+    """
     if dtype in _INTEGERS:
         return int(np.iinfo(dtype).max)
     return _EXACT.get(dtype, 1 << 53)

@@ -101,3 +101,10 @@ def test_what_is_no_vector_is_refused() -> None:
         SparseVector.from_dense(np.ones((2, 2)))
     with pytest.raises(UsageError, match="no sparse matrix"):
         SparseVector.from_scipy(np.ones((2, 2)))
+
+
+def test_ragged_lists_are_named() -> None:
+    with pytest.raises(UsageError, match=r"SparseVector: values is .*rows of equal lengths"):
+        SparseVector([0, 1], [[1.0], [2.0, 3.0]], 4)
+    with pytest.raises(UsageError, match=r"SparseVector: indices is .*rows of equal lengths"):
+        SparseVector([[0], [1, 2]], [1.0, 2.0], 4)

@@ -71,6 +71,8 @@ Options:
                               [default: 0.0001,0.001,0.01,0.1]
   --nnz INTEGER RANGE         Entries that sparse stores, instead of shares.
                               [x>=0]
+  --topk TEXT                 Also topk_allreduce, with these shares of the
+                              entries of sparse as k.
   --tokens INTEGER RANGE      Rows that route sends from each rank.  [default:
                               2048; 1<=x<=16777216]
   --experts INTEGER RANGE     Experts of route, on all ranks in turn.  [default:
@@ -216,6 +218,21 @@ REFUSED = {
         "odd, step"
     ),
     "varied --vs native": "bench --vs: point-to-point has nothing to compare; leave out --vs",
+    "sparse --density 2": (
+        "bench sparse: --density 2; give numbers above 0, at most 1, with commas"
+    ),
+    "sparse --topk 0": "bench sparse: --topk 0; give numbers above 0, at most 1, with commas",
+    "sparse --topk 0.01 --dtype int32": (
+        "bench sparse: --topk of int32; one of float16, bfloat16, float32, float64"
+    ),
+    "sparse --algorithms flat": (
+        "bench sparse: no algorithm flat; one of auto, doubling, split, dense"
+    ),
+    "route --algorithms split": "bench route: no algorithm split; one of auto, flat, two_hops",
+    "chunks --algorithms split": "bench chunks: no algorithm split; one of auto, flat, two_hops",
+    "route --choices 9 --experts 8": (
+        "bench route: --choices 9 of 8 experts; choose at most as many as there are"
+    ),
     "matrix --vs best": "bench --vs: point-to-point has nothing to compare; leave out --vs",
 }  # fmt: skip
 

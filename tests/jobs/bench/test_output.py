@@ -140,6 +140,19 @@ def test_charts_are_drawn(tmp_path: Path, row: MakeRow, suffix: str) -> None:
     assert path.stat().st_size > 5000
 
 
+def test_sparse_sums_are_drawn_over_their_density(tmp_path: Path, row: MakeRow) -> None:
+    path, known = tmp_path / "sparse.svg", {"name": "sparse", "dense_us": 4e5, "speedup": 1.0}
+    sizes, shares = (1 << 20, 1 << 24), (0.3, 0.0, 0.001)
+    rows = [row(**known, density=one, size_bytes=size) for size in sizes for one in shares]
+    draw(path, [one | {"wire_us": 3e5} for one in rows], "somewhere")
+    words, wire = path.read_text(), "<!-- whole vector at the wire's rate -->"
+    for text in ("0.1%", "100%", "auto, 1M", "auto, 16M", "Allreduce of the whole vector"):
+        assert f"<!-- {text} -->" in words, text
+    assert wire in words
+    draw(path, [one | {"wire_us": None} for one in rows], "where there is no wire")
+    assert wire not in path.read_text()
+
+
 def test_charts_that_cannot_be_drawn_are_refused_early() -> None:
     with pytest.raises(UsageError, match=r"chart\.xyz has no known suffix; end it with \.svg"):
         check_drawable(Path("chart.xyz"))
