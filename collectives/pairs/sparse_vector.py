@@ -23,8 +23,8 @@ class SparseVector:
     """Entries of a vector of ``length`` entries, or of rows of a matrix.
 
     Local.  Arrays are kept, not copied, where their type allows.  Indices and
-    values may lie on a device, each or both; what a call returns lies where that of
-    this rank lay.
+    values may lie on a device, each or both; what a call returns lies where that
+    of this rank lay.
 
     Parameters
     ----------

@@ -133,8 +133,9 @@ def allgather_chunks(
     -------
     dict of int to ndarray
         The chunks that this rank wants, by number, ascending; its own ones among
-        them are copies.  If this rank gives a chunk that lies on a device, all that
-        it gets lie there; types that the device's library lacks stay on the host.
+        them are copies.  If this rank gives a chunk that lies on a device, all
+        that it gets lie there; types that the device's library lacks stay on the
+        host.
 
     Raises
     ------

@@ -54,8 +54,8 @@ def topk_allreduce(
     comm : Communicator
         The ranks.
     x : ndarray, shape (n,), float16, bfloat16, float32 or float64
-        This rank's vector, for instance its gradient; not changed.  It may lie on a
-        device; then all that this rank gets lies there.
+        This rank's vector, for instance its gradient; not changed.  It may lie on
+        a device; then all that this rank gets lies there.
     k : int
         How many entries each rank offers and the result has, at most n.
     residual : ndarray, shape (n,), optional

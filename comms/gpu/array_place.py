@@ -1,7 +1,7 @@
 """Arguments that may lie on a device: read on the host, results put beside them.
 
-A call that computes on the host reads its arrays by `arrays_on_host`, and puts a
-result where its own array lay by `placed`.  Copies go through
+A call that computes on the host reads its arrays by `arrays_on_host`, and puts
+a result where its own array lay by `placed`.  Copies go through
 `closeranks.comms.gpu.pinned_staging`, in the order of the caller's streams.
 """
 

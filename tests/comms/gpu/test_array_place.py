@@ -81,6 +81,11 @@ def test_a_result_is_there_for_the_stream_of_the_argument_too(fake: FakeDevice) 
     other = fake.stream(0)
     with fake.using(other):
         (found,), (place,) = arrays_on_host([fake.array(np.ones(3))], "test")
+    before: list[str] = []
+    fake.put(lambda: before.append("work of that stream"), other)
+    made = placed(found, place)
+    assert made.get().tolist() == [1, 1, 1]
+    assert before  # its memory may have been that work's
     made = placed(found, place)
     fake.synchronize(other)
     assert made.peek().tolist() == [1, 1, 1]
