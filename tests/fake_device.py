@@ -248,6 +248,14 @@ class FakeDevice:
         pointer = self._allocate(count * stride)
         return FakeArray(self, pointer, shape, strides, np.dtype(np.uint8), device, True)
 
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: int, stream: int) -> FakeArray:
+        dtype = np.dtype(dtype)
+        if dtype.kind in "OSUMm":
+            raise TypeError(f"no arrays of {dtype} here")
+        host = np.empty(shape, dtype)
+        pointer = self._allocate(host.nbytes)
+        return FakeArray(self, pointer, host.shape, host.strides, dtype, device, True)
+
     def launch(
         self, source: str, name: str, groups: int, threads: int, arguments: tuple[int, ...],
         stream: int, device: int,

@@ -324,7 +324,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         Parameters
         ----------
         vector : SparseVector
-            Of any number of entries on each rank, also none.
+            Of any number of entries on each rank, also none; on the host or a device.
         op : MPI.SUM, PROD, MIN, MAX or cr.MEAN
             The reduction.  MEAN divides sums by the number of all ranks.
         algorithm : {"auto", "doubling", "split", "dense"}
@@ -335,7 +335,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         -------
         SparseVector
             Its indices ascend, each once.  An index is there if any rank has it,
-            also if its sum is 0.
+            also if its sum is 0.  Indices and values lie where those of this rank's
+            vector lie.
 
         Raises
         ------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closeranks.comms import argument
-from closeranks.comms.gpu.device_array import array_interface
+from closeranks.comms.gpu.array_place import DevicePlace, arrays_on_host, placed, seen
+from closeranks.comms.gpu.device_array import DeviceArray
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,13 +22,16 @@ _WHERE: Final = "SparseVector"
 class SparseVector:
     """Entries of a vector of ``length`` entries, or of rows of a matrix.
 
-    Local.  Arrays are kept, not copied, where their type allows.
+    Local.  Arrays are kept, not copied, where their type allows.  Indices and
+    values may lie on a device, each or both; what a call returns lies where that
+    of this rank lay.
 
     Parameters
     ----------
     indices : array_like of int, shape (nnz,)
         Which entries, in any order; of any integer type.  An index may come
-        more than once: a call combines such entries by its op.
+        more than once: a call combines such entries by its op.  Of indices on a
+        device the host makes a copy, to check them.
     values : array_like, shape (nnz,) or (nnz, width)
         A value of each, or a row.
     length : int
@@ -53,27 +57,23 @@ class SparseVector:
 
     def __init__(self, indices: ArrayLike, values: ArrayLike, length: int) -> None:
         self.length = argument.whole(_WHERE, "length", length)
-        for array in (indices, values):
-            if array_interface(array) is not None:
-                raise UsageError(_WHERE, "an array on a GPU", "copy it by cupy.asnumpy")
-        self.values = argument.array(_WHERE, "values", values)
+        self.values = _kept(values)
         self.indices = _read_indices(indices, self.length)
-        if self.values.ndim not in (1, 2):
-            raise UsageError(
-                _WHERE, f"values of shape {self.values.shape}", "give (nnz,) or (nnz, width)"
-            )
-        if self.values.ndim == 2 and not self.values.shape[1]:
+        shape = self.values.shape
+        if len(shape) not in (1, 2):
+            raise UsageError(_WHERE, f"values of shape {shape}", "give (nnz,) or (nnz, width)")
+        if len(shape) == 2 and not shape[1]:
             raise UsageError(_WHERE, "rows of width 0", "give rows of one value at least")
-        if len(self.values) != len(self.indices):
+        if shape[0] != len(self.indices):
             raise UsageError(
                 _WHERE,
-                f"{len(self.indices)} indices and {len(self.values)} values",
+                f"{len(self.indices)} indices and {shape[0]} values",
                 "give one value or row for each index",
             )
 
     @classmethod
-    def of_result(cls, indices: NDArray[np.int64], values: NDArray[Any], length: int) -> Self:
-        """Make one of arrays that need no check.  Local."""
+    def of_result(cls, indices: Any, values: Any, length: int) -> Self:
+        """Make one of arrays that need no check, on the host or a device.  Local."""
         made = cls.__new__(cls)
         made.indices, made.values, made.length = indices, values, length
         return made
@@ -86,29 +86,33 @@ class SparseVector:
     @property
     def width(self) -> int:
         """Values of an entry; 1 where it is no row."""
-        return 1 if self.values.ndim == 1 else self.values.shape[1]
+        shape = self.values.shape
+        return 1 if len(shape) == 1 else int(shape[1])
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of a value."""
-        return self.values.dtype
+        found: np.dtype[Any] = seen(self.values, _WHERE).dtype
+        return found
 
     def __repr__(self) -> str:
-        rows = "" if self.values.ndim == 1 else f", rows of {self.width}"
+        rows = "" if len(self.values.shape) == 1 else f", rows of {self.width}"
         return f"<SparseVector: {self.nnz} of {self.length} entries of {self.dtype}{rows}>"
 
     def to_dense(self) -> NDArray[Any]:
         """Return the vector, shape (length,) or (length, width).
 
         Local.  Entries of equal index are added; entries that are not stored
-        are 0.
+        are 0.  The vector lies where the values lie.
         """
-        dense = np.zeros((self.length, *self.values.shape[1:]), self.dtype)
-        if (self.indices[1:] > self.indices[:-1]).all():
-            dense[self.indices] = self.values
+        indices, values, _, place = pairs_on_host(self, "SparseVector.to_dense")
+        dense = np.zeros((self.length, *values.shape[1:]), values.dtype)
+        if (indices[1:] > indices[:-1]).all():
+            dense[indices] = values
         else:
-            np.add.at(dense, self.indices, self.values)
-        return dense
+            np.add.at(dense, indices, values)
+        found: NDArray[Any] = placed(dense, place)
+        return found
 
     @classmethod
     def from_dense(cls, x: ArrayLike, block: int = 1) -> SparseVector:
@@ -128,22 +132,23 @@ class SparseVector:
         Returns
         -------
         SparseVector
-            Of length ``len(x)``, or of one index a block, with rows.
+            Of length ``len(x)``, or of one index a block, with rows; on a device
+            where ``x`` lies on one.
 
         References
         ----------
         Fei and others, Efficient Sparse Collective Communication and its
         Application to Accelerate Distributed Deep Learning, SIGCOMM 2021 (blocks).
         """
-        dense = np.asarray(x)
-        width = argument.whole("SparseVector.from_dense", "block", block, least=1)
+        call = "SparseVector.from_dense"
+        width = argument.whole(call, "block", block, least=1)
+        (given,), (place,) = arrays_on_host([x], call)
+        dense = np.asarray(given)
         if dense.ndim != 1:
-            raise UsageError(
-                "SparseVector.from_dense", f"x of shape {dense.shape}", "give a 1-D array"
-            )
+            raise UsageError(call, f"x of shape {dense.shape}", "give a 1-D array")
         if width == 1:
             where = np.flatnonzero(dense)
-            return cls(where, dense[where], len(dense))
+            return cls.of_result(placed(where, place), placed(dense[where], place), len(dense))
         blocks = -(-len(dense) // width)
         padded = dense
         if blocks * width > len(dense):
@@ -151,13 +156,13 @@ class SparseVector:
             padded[: len(dense)] = dense
         rows = padded.reshape(blocks, width)
         where = np.flatnonzero((rows != 0).any(axis=1))
-        return cls(where, rows[where], blocks)
+        return cls.of_result(placed(where, place), placed(rows[where], place), blocks)
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseVector:
         """Store what a sparse matrix of SciPy stores.
 
-        Local.
+        Local; matrices on devices are refused.
 
         Parameters
         ----------
@@ -177,6 +182,8 @@ class SparseVector:
                 "give one of scipy.sparse with two dimensions",
             )
         given = matrix.tocoo()
+        if not isinstance(given.data, np.ndarray):
+            raise UsageError("SparseVector.from_scipy", "a matrix on a GPU", "give matrix.get()")
         rows, columns = given.row.astype(np.int64), given.col.astype(np.int64)
         if matrix.shape[0] == 1:
             return cls(columns, given.data, matrix.shape[1])
@@ -188,8 +195,11 @@ class SparseVector:
     def to_scipy(self) -> csr_array:
         """Return a CSR array of SciPy: shape (1, length), or (length, width) for rows.
 
-        Local.  Needs SciPy.
+        Local; vectors on devices are refused.  Needs SciPy.
         """
+        if not all(isinstance(one, np.ndarray) for one in (self.indices, self.values)):
+            raise UsageError("SparseVector.to_scipy", "a vector on a GPU",
+                             "copy its arrays by cupy.asnumpy")  # fmt: skip
         from scipy.sparse import coo_array
 
         if self.values.ndim == 1:
@@ -201,8 +211,62 @@ class SparseVector:
         return coo_array((self.values.reshape(-1), (rows, columns)), shape=shape).tocsr()
 
 
-def _read_indices(given: ArrayLike, length: int) -> NDArray[np.int64]:
-    indices = argument.array(_WHERE, "indices", given)
+class HostPairs(NamedTuple):
+    """Arrays of a vector on the host, and where its own ones lie.
+
+    Attributes
+    ----------
+    indices : ndarray of int64, shape (nnz,)
+        Which entries.
+    values : ndarray, shape (nnz,) or (nnz, width)
+        A value of each, or a row.
+    index_place, value_place : DevicePlace or None
+        Where the vector has its indices and its values; None for the host.
+    """
+
+    indices: NDArray[np.int64]
+    values: NDArray[Any]
+    index_place: DevicePlace | None
+    value_place: DevicePlace | None
+
+
+def pairs_on_host(vector: SparseVector, where: str) -> HostPairs:
+    """Copy to the host what a vector has on a device; the host waits for that.
+
+    Local.
+
+    Parameters
+    ----------
+    vector : SparseVector
+        Any.
+    where : str
+        The call, for the text of an error.
+
+    Returns
+    -------
+    HostPairs
+        The vector's own arrays where these are the host's.
+    """
+    arrays, places = arrays_on_host([vector.indices, vector.values], where)
+    return HostPairs(*arrays, *places)
+
+
+def _kept(values: Any) -> Any:
+    """Keep values where they are."""
+    found = seen(values, _WHERE)
+    return values if isinstance(found, DeviceArray) else argument.array(_WHERE, "values", found)
+
+
+def _read_indices(given: Any, length: int) -> Any:
+    """Check indices; keep them where they are if they are int64."""
+    (found,), (place,) = arrays_on_host([given], _WHERE)
+    indices = _checked_indices(argument.array(_WHERE, "indices", found), length)
+    if place is None:
+        return indices
+    return given if indices is found else placed(indices, place)
+
+
+def _checked_indices(indices: NDArray[Any], length: int) -> NDArray[np.int64]:
     if indices.size == 0 and indices.ndim == 1:
         return np.empty(0, np.int64)
     if indices.ndim != 1 or indices.dtype.kind not in "iu":

@@ -1,6 +1,7 @@
 """Sparse collectives: little data, known only at run time, wanted by some ranks.
 
 * `canonical_pairs`: pairs whose indices ascend, each once.
+* `device_copies`: arguments that lie on a device, read on the host.
 * `region_cuts`: where the index space is cut.
 * `agreed_numbers`: what ranks must agree on, and numbers beside it.
 * `pair_agreement`: what ranks agree on before pairs travel.

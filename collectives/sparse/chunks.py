@@ -24,6 +24,7 @@ from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES, dtype_named
 from closeranks.collectives.reduction.op import name_of, title
 from closeranks.collectives.sparse.agreed_numbers import agreed_sum, greatest
+from closeranks.collectives.sparse.device_copies import read_arrays
 from closeranks.collectives.sparse.row_transport import (
     AUTO,
     RowExchange,
@@ -31,11 +32,13 @@ from closeranks.collectives.sparse.row_transport import (
     known_algorithm,
 )
 from closeranks.comms import argument
+from closeranks.comms.gpu.array_place import placed
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.dispatch.dispatch import Service
+    from closeranks.comms.gpu.array_place import DevicePlace
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -130,7 +133,9 @@ def allgather_chunks(
     -------
     dict of int to ndarray
         The chunks that this rank wants, by number, ascending; its own ones among
-        them are copies.
+        them are copies.  If this rank gives a chunk that lies on a device, all
+        that it gets lie there; types that the device's library lacks stay on the
+        host.
 
     Raises
     ------
@@ -183,7 +188,7 @@ def reduce_scatter_chunks(
     -------
     dict of int to ndarray
         The chunks that this rank owns and of which there is a part, by number,
-        ascending.
+        ascending; on a device if this rank gives a part that lies there.
 
     Raises
     ------
@@ -219,13 +224,13 @@ def _gathered(
     service.guard.refuse(operation)
     table = _read_table(operation, service, owner, wanted)
     name = known_algorithm(operation, algorithm)
-    layout, arrays = _laid_out(
+    layout, arrays, place = _laid_out(
         service, operation, table, chunks, f"algorithm {name!r}", partial(_gather_layout, name)
     )
     given = set(table.given(service.rank))
     message = _packed(layout.passed, arrays, given)
     found, used = layout.exchange.dispatch(operation, message, layout.form)
-    return _unpacked(found, layout.got), used
+    return _unpacked(found, layout.got, place), used
 
 
 def _scattered(
@@ -246,7 +251,7 @@ def _scattered(
         raise UsageError(operation, f"op {title(op)}", f"one of {', '.join(OPS)}")
     asked = f"op {title(op)}, algorithm {name!r}"
     make = partial(_scatter_layout, name, str(name_of(op)))
-    layout, arrays = _laid_out(service, operation, table, parts, asked, make)
+    layout, arrays, place = _laid_out(service, operation, table, parts, asked, make)
     # Parts go in the order in which the chunks would arrive.
     by_number = {kind.number: array for kind, array in zip(layout.passed, arrays, strict=True)}
     order = table.numbers(layout.exchange.sources, layout.exchange.tokens)
@@ -255,7 +260,7 @@ def _scattered(
         [kinds[number] for number in order], [by_number[number] for number in order], set(order)
     )
     found, used = layout.exchange.combine(operation, message, layout.form)
-    return _unpacked(found, layout.got), used
+    return _unpacked(found, layout.got, place), used
 
 
 def _read_table(where: str, service: Service, owner: Any, wanted: Any) -> _Table:
@@ -290,14 +295,18 @@ def _laid_out(
     given: Any,
     asked: str,
     make: Callable[[Service, str, _Table, list[_Kind]], _Layout],
-) -> tuple[_Layout, list[Array]]:
-    """Compare what ranks must agree on; find or make the layout of a call."""
+) -> tuple[_Layout, list[Array], DevicePlace | None]:
+    """Compare what ranks must agree on; find or make the layout of a call.
+
+    Gives the chunks on the host as well, and where what this rank gets shall lie.
+    """
     owned = table.owner == service.rank if where == _ALLGATHER else table.wanted[:, service.rank]
     problem: UsageError | None = None
     kinds: list[_Kind] = []
     arrays: list[Array] = []
+    place: DevicePlace | None = None
     try:
-        kinds, arrays = _read_chunks(where, given, np.flatnonzero(owned).tolist(), service.rank)
+        kinds, arrays, place = _read_chunks(service, where, given, np.flatnonzero(owned).tolist())
     except UsageError as error:  # ranks that disagree hear of that first
         problem = error
     said = (
@@ -316,7 +325,7 @@ def _laid_out(
     kept.move_to_end(said)
     while len(kept) > _MOST:
         kept.popitem(last=False)
-    return layout, arrays
+    return layout, arrays, place
 
 
 def _digest(array: Array) -> str:
@@ -324,9 +333,13 @@ def _digest(array: Array) -> str:
 
 
 def _read_chunks(
-    where: str, given: Any, wanted: list[int], rank: int
-) -> tuple[list[_Kind], list[Array]]:
-    """Read the chunks of this rank; UsageError if they are not those of ``wanted``."""
+    service: Service, where: str, given: Any, wanted: list[int]
+) -> tuple[list[_Kind], list[Array], DevicePlace | None]:
+    """Read the chunks of this rank; UsageError if they are not those of ``wanted``.
+
+    Tells also where the first one lies that lies on a device.
+    """
+    rank = service.rank
     argument.instance(where, "chunks", given, Mapping, "give a dict of arrays by number")
     whose = "owned" if where == _ALLGATHER else "wanted"
     missing, extra = set(wanted) - set(given), set(given) - set(wanted)
@@ -341,7 +354,8 @@ def _read_chunks(
         raise UsageError(
             where, f"chunk {shown} on rank {rank}", f"give only chunks {whose} by this rank"
         )
-    arrays = [np.asarray(given[number]) for number in wanted]
+    found, places = read_arrays(service, [given[number] for number in wanted], where)
+    arrays = [np.asarray(one) for one in found]
     for number, array in zip(wanted, arrays, strict=True):
         is_number = array.dtype.name in TYPES and array.dtype.isnative
         if array.dtype.hasobject or (where == _REDUCE_SCATTER and not is_number):
@@ -360,7 +374,7 @@ def _read_chunks(
         _Kind(number, array.dtype, array.shape)
         for number, array in zip(wanted, arrays, strict=True)
     ]
-    return kinds, arrays
+    return kinds, arrays, next((place for place in places if place is not None), None)
 
 
 def _can_be_told(dtype: np.dtype[Any]) -> bool:
@@ -462,10 +476,12 @@ def _packed(kinds: list[_Kind], arrays: list[Array], wanted: set[int]) -> Bytes:
     return message
 
 
-def _unpacked(message: Bytes, kinds: list[_Kind]) -> Chunks:
-    """Give the chunks of a message, ascending."""
+def _unpacked(message: Bytes, kinds: list[_Kind], place: DevicePlace | None) -> Chunks:
+    """Give the chunks of a message, ascending, at a place that has their types."""
     found, at = {}, 0
     for kind in kinds:
-        found[kind.number] = message[at : at + kind.nbytes].view(kind.dtype).reshape(kind.shape)
+        chunk = message[at : at + kind.nbytes].view(kind.dtype).reshape(kind.shape)
+        is_there = place is not None and place.holds(kind.dtype)
+        found[kind.number] = placed(chunk, place) if is_there else chunk
         at += kind.room
     return {number: found[number] for number in sorted(found)}

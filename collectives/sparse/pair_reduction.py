@@ -28,7 +28,7 @@ from closeranks.collectives.pairs.pair_message import (
     TYPES,
     loop,
 )
-from closeranks.collectives.pairs.sparse_vector import SparseVector
+from closeranks.collectives.pairs.sparse_vector import SparseVector, pairs_on_host
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
 from closeranks.collectives.reduction.op import Mean, name_of, title
@@ -36,15 +36,18 @@ from closeranks.collectives.selection.call_options import AUTO
 from closeranks.collectives.selection.explanation import Candidate, Explanation
 from closeranks.collectives.sparse.agreed_numbers import greatest
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs, canonical
+from closeranks.collectives.sparse.device_copies import count_copies
 from closeranks.collectives.sparse.pair_agreement import agreed_cuts
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
 from closeranks.comms import argument
+from closeranks.comms.gpu.array_place import placed
 from closeranks.comms.result_memory import RESULTS
 from closeranks.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.dispatch.dispatch import Service
+    from closeranks.comms.gpu.array_place import DevicePlace
 
 Ints = NDArray[np.int64]
 
@@ -98,7 +101,7 @@ def _serve(
     service: Service, operation: str, vector: Any, op: Any, algorithm: Any
 ) -> tuple[SparseVector, str]:
     service.guard.refuse(operation)
-    pairs = _read(vector, op, algorithm)
+    pairs, index_place, value_place = _read(service, vector, op, algorithm)
     said = (
         f"Allreduce_sparse(length {pairs.length}, {_shape_of(vector)} of {pairs.values.dtype},"
         f" op {title(op)}, algorithm {algorithm!r})"
@@ -122,15 +125,23 @@ def _serve(
     if isinstance(op, Mean):
         values = _divided(values, service.size)
     rows = values.reshape(len(indices), *vector.values.shape[1:])
-    return SparseVector.of_result(indices, rows, pairs.length), name
+    found = SparseVector.of_result(
+        placed(indices, index_place), placed(rows, value_place), pairs.length
+    )
+    return found, name
 
 
 def _shape_of(vector: SparseVector) -> str:
-    return "values" if vector.values.ndim == 1 else f"rows of {vector.width}"
+    return "values" if len(vector.values.shape) == 1 else f"rows of {vector.width}"
 
 
-def _read(vector: Any, op: Any, algorithm: Any) -> CanonicalPairs:
-    """Read the arguments of a call; UsageError says what is wrong with them."""
+def _read(
+    service: Service, vector: Any, op: Any, algorithm: Any
+) -> tuple[CanonicalPairs, DevicePlace | None, DevicePlace | None]:
+    """Read the arguments of a call; UsageError says what is wrong with them.
+
+    Tells also where the indices and the values lie.
+    """
     where = _CALL
     argument.instance(where, "vector", vector, SparseVector, "give a SparseVector")
     names = (AUTO, *(one.name for one in SPARSE[_OPERATION]), _DENSE)
@@ -142,13 +153,15 @@ def _read(vector: Any, op: Any, algorithm: Any) -> CanonicalPairs:
     name = "SUM" if isinstance(op, Mean) else name_of(op)
     if name not in OPS:
         raise UsageError(where, f"op {title(op)}", f"one of {', '.join(OPS)}, MEAN")
-    values = vector.values
+    indices, values, index_place, value_place = pairs_on_host(vector, where)
+    count_copies(service, (index_place, value_place))
     if isinstance(op, Mean) and values.dtype.kind in "iu":
         raise UsageError(where, f"MEAN of {values.dtype}", "convert the values to floats")
     if values.dtype.name not in TYPES or not values.dtype.isnative:
         raise UsageError(where, f"values of {values.dtype}", f"one of {', '.join(TYPES)}")
     flat = np.ascontiguousarray(values).reshape(-1)
-    return canonical(vector.indices, flat, vector.length, vector.width, name)
+    pairs = canonical(indices, flat, vector.length, vector.width, name)
+    return pairs, index_place, value_place
 
 
 def _chosen(service: Service, problem: Problem, pace_ps: float) -> str:

@@ -19,6 +19,7 @@ from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES
 from closeranks.collectives.pairs.row_kernels import row_combine
 from closeranks.collectives.sparse.agreed_numbers import agreed_sum
+from closeranks.collectives.sparse.device_copies import read_arrays
 from closeranks.collectives.sparse.row_transport import (
     AUTO,
     RowExchange,
@@ -26,11 +27,13 @@ from closeranks.collectives.sparse.row_transport import (
     known_algorithm,
     way_home,
 )
+from closeranks.comms.gpu.array_place import arrays_on_host, placed
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.dispatch.dispatch import Service
+    from closeranks.comms.gpu.array_place import DevicePlace
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -58,7 +61,7 @@ class Route:
         The ranks.
     destinations : array_like of int, shape (tokens, k)
         Ranks that want each token; -1 is nobody.  A rank that stands there twice
-        gets the token once.
+        gets the token once.  They may lie on a device.
     algorithm : str
         "flat" sends a row to each rank that wants it, "two_hops" to one in each
         node; "auto" takes that of the least price.
@@ -166,7 +169,8 @@ class Route:
         Returns
         -------
         ndarray, shape (arrived, ...)
-            A row for each token that this rank wants, ordered by source, then token.
+            A row for each token that this rank wants, ordered by source, then token;
+            on a device if this rank's ``x`` lies there.
 
         Raises
         ------
@@ -185,14 +189,14 @@ class Route:
         service = self._service
         service.guard.refuse(operation)
         self._rows.refuse_moved("Route.dispatch")
-        rows = _read_rows("Route.dispatch", x, self._rows.n_rows, service.rank)
+        rows, place = _read_rows(service, "Route.dispatch", x, self._rows.n_rows)
         agreed_sum(service, "Route.dispatch", self._said("dispatch", rows), _NOTHING)
         nbytes = _row_bytes(rows)
         shape = (self.arrived, *rows.shape[1:])
         if nbytes == 0:
-            return np.empty(shape, rows.dtype), AUTO
+            return placed(np.empty(shape, rows.dtype), place), AUTO
         found, name = self._rows.dispatch(operation, _as_bytes(rows), RowForm(nbytes))
-        return found.view(rows.dtype).reshape(shape), name
+        return placed(found.view(rows.dtype).reshape(shape), place), name
 
     def combine(self, rows: ArrayLike) -> NDArray[Any]:
         """Add the rows of all ranks that got a token, where the token came from.
@@ -208,7 +212,8 @@ class Route:
         -------
         ndarray, shape (tokens, ...)
             The sum for each token, 0 for one that went nowhere; of a route made by
-            `then`, for the tokens of the first one.  Terms are added in a fixed
+            `then`, for the tokens of the first one.  On a device if this rank's
+            ``rows`` lie there.  Terms are added in a fixed
             order: those of a node by rank, then nodes; on a deterministic
             communicator by rank, without relays where the algorithm is "auto".  Half
             precision is added in float32, and rounded where a sum leaves a rank.
@@ -230,7 +235,7 @@ class Route:
         service = self._service
         service.guard.refuse(operation)
         self._rows.refuse_moved("Route.combine")
-        rows = _read_rows("Route.combine", x, self.arrived, service.rank)
+        rows, place = _read_rows(service, "Route.combine", x, self.arrived)
         name = _REAL.get(rows.dtype.name, rows.dtype.name)
         if name not in TYPES or not rows.dtype.isnative:
             remedy = f"one of {', '.join((*TYPES, *_REAL))}"
@@ -239,12 +244,12 @@ class Route:
         home, nbytes, dtype = self._way_home(), _row_bytes(rows), TYPES.index(name)
         shape = (home.n_rows, *rows.shape[1:])
         if nbytes == 0:
-            return np.empty(shape, rows.dtype), AUTO
+            return placed(np.empty(shape, rows.dtype), place), AUTO
         data = _as_bytes(rows)
         if self._before is not None:
             data = self._added_here(data, nbytes, dtype)
         found, algorithm = home.combine(operation, data, RowForm(nbytes, dtype=dtype))
-        return found.view(rows.dtype).reshape(shape), algorithm
+        return placed(found.view(rows.dtype).reshape(shape), place), algorithm
 
     def _said(self, method: str, rows: NDArray[Any]) -> str:
         """Say in words what ranks must agree on: routes count alike on all ranks."""
@@ -297,7 +302,8 @@ def read_destinations(
     rows, ranks : ndarray of int64
         Each pair once, sorted by row, then rank.
     """
-    given = np.asarray(destinations)
+    (found,), _ = arrays_on_host([destinations], "Route")
+    given = np.asarray(found)
     if given.shape == (0,):  # an empty list
         given = given.reshape(0, 0)
     if given.ndim != 2 or (given.dtype.kind not in "iu" and given.size):
@@ -326,15 +332,19 @@ def read_destinations(
     return len(table), np.nonzero(is_new)[0], table[is_new]
 
 
-def _read_rows(where: str, x: ArrayLike, n_rows: int, rank: int) -> NDArray[Any]:
-    """Read rows; UsageError if there are not so many."""
-    rows = np.asarray(x)
+def _read_rows(
+    service: Service, where: str, x: ArrayLike, n_rows: int
+) -> tuple[NDArray[Any], DevicePlace | None]:
+    """Read rows, and where they lie; UsageError if there are not so many."""
+    rank = service.rank
+    (found,), (place,) = read_arrays(service, [x], where)
+    rows = np.asarray(found)
     if rows.ndim == 0 or len(rows) != n_rows:
         shown = f"{len(rows)} rows" if rows.ndim else "one number"
         raise UsageError(where, f"{shown} on rank {rank}", f"give {n_rows} rows, as the route has")
     if rows.dtype.hasobject:
         raise UsageError(where, f"rows of {rows.dtype}", "give rows of numbers or bytes")
-    return np.ascontiguousarray(rows)
+    return np.ascontiguousarray(rows), place
 
 
 def _described(rows: NDArray[Any]) -> str:

@@ -19,10 +19,12 @@ from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.pairs.sparse_vector import SparseVector
 from closeranks.collectives.sparse.agreed_numbers import summed
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
+from closeranks.collectives.sparse.device_copies import read_arrays
 from closeranks.collectives.sparse.kth_largest import kth_largest, largest
 from closeranks.collectives.sparse.pair_agreement import agreed_cuts
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
 from closeranks.comms import argument
+from closeranks.comms.gpu.array_place import placed
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,11 +54,13 @@ def topk_allreduce(
     comm : Communicator
         The ranks.
     x : ndarray, shape (n,), float16, bfloat16, float32 or float64
-        This rank's vector, for instance its gradient; not changed.
+        This rank's vector, for instance its gradient; not changed.  It may lie on
+        a device; then all that this rank gets lies there.
     k : int
         How many entries each rank offers and the result has, at most n.
     residual : ndarray, shape (n,), optional
-        What earlier calls have kept back, of the type of ``x``; not changed.
+        What earlier calls have kept back, of the type of ``x``, wherever it
+        lies; not changed.
 
     Returns
     -------
@@ -92,6 +96,7 @@ def _serve(
     service: Service, operation: str, x: Any, k: Any, residual: Any
 ) -> tuple[SparseVector, Array]:
     service.guard.refuse(operation)
+    (x, residual), (place, _) = read_arrays(service, [x, residual], operation)
     x, residual = (np.asarray(one) if _is_array(one) else one for one in (x, residual))
     k = _checked(x, k, residual)
     kept = x.copy() if residual is None else np.ascontiguousarray(x + residual)
@@ -108,7 +113,9 @@ def _serve(
         result = _summed(service, "allreduce_sparse", chosen, total, cuts)
     taken = offered[np.isin(offered, result.indices, assume_unique=True)]
     kept[taken] = 0
-    return SparseVector.of_result(result.indices, result.values, len(x)), kept
+    arrays = (placed(one, place) for one in (result.indices, result.values, kept))
+    indices, values, residual = arrays
+    return SparseVector.of_result(indices, values, len(x)), residual
 
 
 def _is_array(given: object) -> bool:

@@ -182,7 +182,7 @@ def _is_on_windows() -> bool:
     return os.access(_WINDOWS, os.F_OK)
 
 
-def device_array(buffer: Any, operation: str) -> DeviceArray | None:
+def device_array(buffer: Any, operation: str, *, with_empty: bool = False) -> DeviceArray | None:
     """See an object as an array in device memory; nothing is copied.
 
     Local.
@@ -193,6 +193,8 @@ def device_array(buffer: Any, operation: str) -> DeviceArray | None:
         Anything.
     operation : str
         The call, for the text of an error.
+    with_empty : bool
+        Whether to find arrays without elements, too.
 
     Returns
     -------
@@ -210,9 +212,9 @@ def device_array(buffer: Any, operation: str) -> DeviceArray | None:
     if not (hasattr(buffer, "__dlpack_device__") or may_have_arrays()):
         return None  # no driver, so no device; to look for its library takes longer
     found, where = _described(buffer, operation, on_host=False)
-    if found is None or not found.nbytes:
+    if found is None or not (found.nbytes or with_empty):
         return None
-    owner = _owner(found.pointer, where, operation)
+    owner = _owner(found, where, operation)
     if owner is None:
         return None
     found.runtime, found.device = owner
@@ -333,19 +335,22 @@ def _described(
                          "pass x.detach()") from error  # fmt: skip
 
 
-def _owner(pointer: int, where: int | None, operation: str) -> tuple[Runtime, int] | None:
-    """Find the runtime of the device that memory lies on, and its number."""
+def _owner(found: DeviceArray, where: int | None, operation: str) -> tuple[Runtime, int] | None:
+    """Find the runtime of the device that an array lies on, and its number."""
     for runtime in _installed:
-        device = runtime.device_of(pointer)
+        device = runtime.device_of(found.pointer)
         if device is not None:
             return runtime, device
     if where not in (None, _CUDA):
         raise UsageError(operation, f"the buffer lies in memory of DLPack's device type {where}",
                          "copy it to the host")  # fmt: skip
-    if where is None and not _is_cuda(pointer):
+    if where is None and found.nbytes and not _is_cuda(found.pointer):
         return None
     cuda = cupy_runtime()
-    return cuda, cuda.device_of(pointer)
+    if found.nbytes:
+        return cuda, cuda.device_of(found.pointer)
+    # Without elements the address says nothing.
+    return cuda, cuda.current() if where is None else int(found.owner.__dlpack_device__()[1])
 
 
 def _is_cuda(pointer: int) -> bool:

@@ -84,6 +84,10 @@ class CupyRuntime:
         """Tell on which device memory lies."""
         return int(self._calls.pointerGetAttributes(pointer).device)
 
+    def current(self) -> int:
+        """Tell on which device this thread works."""
+        return int(self._cuda.Device().id)
+
     def stream_of(self, buffer: object, device: int) -> int | None:
         """Give the current stream of CuPy or PyTorch for an array of theirs.
 
@@ -190,6 +194,11 @@ class CupyRuntime:
         """Make an array of uint8 with rows at multiples of 256 bytes."""
         with self._on(device, stream):
             return self._cupy.empty((count, -(-nbytes // 256) * 256), "u1")[:, :nbytes]
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
+        """Make an array of CuPy; it raises TypeError or ValueError for other types."""
+        with self._on(device, stream):
+            return self._cupy.empty(shape, dtype)
 
     def launch(
         self, source: str, name: str, groups: int, threads: int, arguments: tuple[int, ...],

@@ -178,6 +178,13 @@ class Runtime(Protocol):
         An array of the library that drives the device; rows begin at multiples of 16.
         """
 
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> Any:
+        """Make an array for the caller, on a stream; rows lie side by side.
+
+        An array of the library that drives the device; TypeError or ValueError if
+        that has no such type.
+        """
+
     def launch(
         self, source: str, name: str, groups: int, threads: int, arguments: tuple[int, ...],
         stream: int, device: int,

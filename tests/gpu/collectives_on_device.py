@@ -14,6 +14,13 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.dispatch import device_collectives
+from closeranks.collectives.sparse import (
+    Route,
+    SparseVector,
+    allgather_chunks,
+    reduce_scatter_chunks,
+    topk_allreduce,
+)
 from tests.mpi.expected import cases, given, summed
 
 
@@ -26,8 +33,45 @@ def to_device(argument: Any, where: dict[int, Any]) -> Any:
     return argument
 
 
+def same(found: Any, wanted: Any) -> None:
+    """Compare an array on the device with one on the host."""
+    assert isinstance(found, cupy.ndarray)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found.get(), wanted)
+
+
+def sparse_calls(comm: cr.Communicator) -> None:
+    """Make every sparse call on the host and on the device, and compare."""
+    draw, size = np.random.default_rng(comm.rank), comm.size
+    for nnz in (0, 5000):
+        indices, values = draw.integers(0, 1 << 20, nnz), draw.random((nnz, 4), np.float32)
+        wanted = comm.Allreduce_sparse(SparseVector(indices, values, 1 << 20))
+        vector: Any = SparseVector(cupy.asarray(indices), cupy.asarray(values), 1 << 20)
+        found = comm.Allreduce_sparse(vector)
+        same(found.indices, wanted.indices)
+        same(found.values, wanted.values)
+        same(found.to_dense(), wanted.to_dense())
+    x, kept = draw.random((2, 10_000))
+    there: list[Any] = [cupy.asarray(x), cupy.asarray(np.repeat(kept, 2))[::2]]
+    wanted, rest = topk_allreduce(comm, x, 100, kept)
+    found, left = topk_allreduce(comm, there[0], 100, there[1])
+    same(found.values, wanted.values)
+    same(left, rest)
+    owner, wishes = np.arange(size), np.ones((size, size), bool)
+    chunks = allgather_chunks(comm, {comm.rank: there[0]}, owner, wishes)
+    sums = reduce_scatter_chunks(comm, chunks, owner, wishes)
+    same(sums[comm.rank], chunks[comm.rank].get() * size)
+    for tokens in (0, 300):
+        to, rows = draw.integers(-1, size, (tokens, 2)), draw.random((tokens, 7), np.float32)
+        route = Route(comm, to)
+        device: Any = Route(comm, cupy.asarray(to))
+        arrived = device.dispatch(cupy.asarray(rows))
+        same(arrived, route.dispatch(rows))
+        same(device.combine(arrived), route.combine(arrived.get()))
+
+
 def main() -> None:
-    """Run every operation in three forms, then long vectors in pieces."""
+    """Run every operation in three forms, then long vectors in pieces, then sparse calls."""
     with cr.init() as comm:
         cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
         for form in ("{}", "I{}", "{}_init"):
@@ -59,6 +103,8 @@ def main() -> None:
                 x = cupy.asarray(given(comm.rank, 1 << 23).astype(dtype))
                 comm.Allreduce(MPI.IN_PLACE, x, algorithm="ipc")
                 np.testing.assert_array_equal(x.get(), summed(comm.size, 1 << 23).astype(dtype))
+        with cupy.cuda.Stream(non_blocking=True):
+            sparse_calls(comm)
         sys.stdout.write(f"right, by {comm.statistics().device}\n")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,9 @@ import pytest
 import scipy.sparse
 
 from closeranks.collectives.sparse import SparseVector
+from closeranks.comms.gpu.array_interface import install
 from closeranks.errors import UsageError
+from tests.fake_device import FakeArray, FakeDevice
 
 
 @pytest.mark.parametrize("kind", ["u1", "i2", "u4", "i8", "u8"])
@@ -84,16 +88,84 @@ def test_wrong_arguments_are_named(arguments: tuple[Any, Any, Any], words: str) 
     assert words in str(caught.value)
 
 
-def test_arrays_on_a_gpu_are_refused() -> None:
-    class OnDevice:
-        @property
-        def __cuda_array_interface__(self) -> dict[str, object]:
-            return {"shape": (1,)}
+@pytest.fixture
+def fake() -> Iterator[FakeDevice]:
+    runtime = FakeDevice()
+    remove = install(runtime)
+    yield runtime
+    remove()
 
-    device: Any = OnDevice()
-    for indices, values in (([0], device), (device, [1.0])):
-        with pytest.raises(UsageError, match="on a GPU"):
-            SparseVector(indices, values, 3)
+
+def values(array: Any) -> Any:
+    return array.get() if isinstance(array, FakeArray) else array
+
+
+@pytest.mark.parametrize("where", ["indices", "values", "both"])
+@pytest.mark.parametrize("kind", ["i4", "i8", "u8"])
+def test_arrays_on_devices_stay_there(fake: FakeDevice, where: str, kind: str) -> None:
+    indices, rows = np.array([5, 2, 5], kind), np.arange(6, dtype=np.float32).reshape(3, 2)
+    there: Any = fake.array(indices) if where != "values" else indices
+    given: Any = fake.array(rows) if where != "indices" else rows
+    vector = SparseVector(there, given, 7)
+    assert (vector.nnz, vector.width, vector.dtype.name) == (3, 2, "float32")
+    assert "3 of 7 entries of float32, rows of 2" in repr(vector)
+    assert isinstance(vector.indices, FakeArray) == (where != "values")
+    assert (vector.indices is there) == (kind == "i8")
+    assert vector.values is given
+    assert vector.indices.dtype == np.int64
+    assert values(vector.indices).tolist() == [5, 2, 5]
+    dense = vector.to_dense()
+    assert isinstance(dense, FakeArray) == (where != "indices")
+    np.testing.assert_array_equal(values(dense), SparseVector(indices, rows, 7).to_dense())
+    with pytest.raises(UsageError, match="to_scipy: a vector on a GPU"):
+        vector.to_scipy()
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_from_dense_on_a_device(fake: FakeDevice, block: int) -> None:
+    dense = np.array([0, 1.5, 0, np.nan, 0, 0, 0], np.float32)
+    there: Any = fake.array(np.repeat(dense, 2))[::2]
+    found, wanted = (SparseVector.from_dense(x, block) for x in (there, dense))
+    assert isinstance(found.indices, FakeArray)
+    assert isinstance(found.values, FakeArray)
+    assert found.length == wanted.length
+    np.testing.assert_array_equal(found.indices.get(), wanted.indices)
+    np.testing.assert_array_equal(found.values.get(), wanted.values)
+
+
+def test_empty_vectors_on_a_device(fake: FakeDevice) -> None:
+    empty: Any = fake.array(np.empty((0, 3)))
+    vector = SparseVector(fake.array([]), empty, 5)  # type: ignore[arg-type]
+    assert isinstance(vector.indices, FakeArray)
+    assert vector.indices.dtype == np.int64
+    dense: Any = vector.to_dense()
+    assert (dense.shape, dense.get().any()) == ((5, 3), False)
+    assert isinstance(SparseVector.from_dense(empty[:, 0]).values, FakeArray)
+
+
+def test_wrong_arrays_on_a_device_are_named(fake: FakeDevice) -> None:
+    elsewhere = FakeDevice().array([0])
+    elsewhere._pointer += 1 << 40
+    wrong: list[tuple[Any, Any, str]] = [
+        (fake.array([0.0]), [1.0], "indices of float64"),
+        (fake.array([0, 3]), [1.0, 2.0], "index 3 of a vector of length 3"),
+        (fake.array([-1]), fake.array([1.0]), "index -1"),
+        ([0], fake.array([1.0, 2.0]), "1 indices and 2 values"),
+        ([0], fake.array([[[1.0]]]), r"values of shape \(1, 1, 1\)"),
+        ([0], fake.array(np.empty((1, 0))), "width 0"),
+        (elsewhere, [1.0], "memory of no device of this process"),
+        ([0], elsewhere, "memory of no device of this process"),
+    ]
+    for indices, given, words in wrong:
+        with pytest.raises(UsageError, match=f"SparseVector: .*{words}"):
+            SparseVector(indices, given, 3)
+
+
+def test_matrices_on_a_device_are_refused(fake: FakeDevice) -> None:
+    on_device = SimpleNamespace(shape=(1, 3), data=fake.array([1.0]))
+    on_device.tocoo = lambda: on_device
+    with pytest.raises(UsageError, match=r"a matrix on a GPU.*give matrix.get\(\)"):
+        SparseVector.from_scipy(on_device)
 
 
 def test_what_is_no_vector_is_refused() -> None:

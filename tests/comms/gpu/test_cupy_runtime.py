@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from closeranks.comms.gpu.array_place import DevicePlace
 from closeranks.comms.gpu.cupy_runtime import CupyRuntime
 from closeranks.comms.gpu.device_array import DEFAULT_STREAM, DeviceArray
 from closeranks.errors import Unavailable
@@ -289,6 +290,25 @@ def test_kernels_are_compiled_once_and_run_on_their_stream() -> None:
     assert all(type(number) is np.int64 for number in cupy.log[0][2])
     rows = runtime.rows(3, 1000, 1, 9)
     assert (rows.shape, rows.strides, rows.dtype.name) == ((3, 1000), (1024, 1), "uint8")
+
+
+def test_new_arrays_are_made_on_their_device_and_stream(cupy: StandIn) -> None:
+    made: list[tuple[Any, ...]] = []
+
+    def empty(shape: Any, dtype: Any) -> Any:
+        if np.dtype(dtype).kind == "M":
+            raise ValueError("Unsupported dtype")
+        made.append((cupy.device, cupy.stream))
+        return np.empty(shape, dtype)
+
+    cupy.empty = empty  # type: ignore[attr-defined]
+    runtime = CupyRuntime(cupy)
+    found = runtime.empty((3, 4), np.dtype("f4"), 2, 9)
+    assert (found.shape, found.dtype.name, made) == ((3, 4), "float32", [(2, 9)])
+    assert DevicePlace(runtime, 2, 9, True).holds(np.dtype("f4"))
+    assert not DevicePlace(runtime, 2, 9, True).holds(np.dtype("M8[s]"))
+    cupy.cuda.Device = lambda: SimpleNamespace(id=6)
+    assert runtime.current() == 6
 
 
 class _Communicator:
