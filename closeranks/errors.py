@@ -43,7 +43,14 @@ class Error(Exception):
         The problem, with the values.
     remedy : str
         A way out; empty if there is none.
+
+    Attributes
+    ----------
+    is_heard : bool
+        Whether the other ranks of the call have been told of it.
     """
+
+    is_heard = False
 
     def __init__(self, operation: str, problem: str = "", remedy: str = "") -> None:
         super().__init__()

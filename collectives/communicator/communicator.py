@@ -345,7 +345,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         Unavailable
             On every rank, if a rank has no room for a whole vector of "dense".
         UsageError
-            If this rank's arguments are wrong; the others get `PeerLost`.
+            If this rank's arguments are wrong; the others get `Disagreement`.
         """
         found: SparseVector = late("Allreduce_sparse")(self, vector, op, algorithm)
         return found

@@ -41,6 +41,8 @@ def tell(service: Service, number: int, operation: str, error: BaseException) ->
         Is raised.
     """
     family = service.family
+    if isinstance(error, Error) and error.is_heard:
+        return
     if isinstance(error, UNREADABLE):
         service.refused(number, operation, error)
     elif isinstance(error, Revoked):

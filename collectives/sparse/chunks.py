@@ -23,7 +23,7 @@ from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES, dtype_named
 from closeranks.collectives.reduction.op import name_of, title
-from closeranks.collectives.sparse.agreed_numbers import agreed_sum, greatest
+from closeranks.collectives.sparse.agreed_numbers import agreed_sum, greatest, read_by_all
 from closeranks.collectives.sparse.device_copies import read_arrays
 from closeranks.collectives.sparse.row_transport import (
     AUTO,
@@ -51,6 +51,8 @@ _REDUCE_SCATTER: Final = "reduce_scatter_chunks"
 _ALIGNED: Final = 16
 #: Layouts that are kept for each communicator.
 _MOST: Final = 8
+#: Numbers that a rank tells the others beside what all agree on: whether it knows the layout.
+_TOLD: Final = 1
 #: Larger than any chunk's number.
 _NONE: Final = 1 << 62
 
@@ -222,8 +224,11 @@ def _gathered(
     service: Service, operation: str, chunks: Any, *, owner: Any, wanted: Any, algorithm: Any
 ) -> tuple[Chunks, str]:
     service.guard.refuse(operation)
-    table = _read_table(operation, service, owner, wanted)
-    name = known_algorithm(operation, algorithm)
+
+    def read() -> tuple[_Table, str]:
+        return _read_table(operation, service, owner, wanted), known_algorithm(operation, algorithm)
+
+    table, name = read_by_all(service, operation, _TOLD, read)
     layout, arrays, place = _laid_out(
         service, operation, table, chunks, f"algorithm {name!r}", partial(_gather_layout, name)
     )
@@ -244,11 +249,14 @@ def _scattered(
     algorithm: Any,
 ) -> tuple[Chunks, str]:
     service.guard.refuse(operation)
-    table = _read_table(operation, service, owner, wanted)
-    name = known_algorithm(operation, algorithm)
-    argument.instance(operation, "op", op, MPI.Op, "give an MPI.Op")
-    if name_of(op) not in OPS:
-        raise UsageError(operation, f"op {title(op)}", f"one of {', '.join(OPS)}")
+
+    def read() -> tuple[_Table, str]:
+        argument.instance(operation, "op", op, MPI.Op, "give an MPI.Op")
+        if name_of(op) not in OPS:
+            raise UsageError(operation, f"op {title(op)}", f"one of {', '.join(OPS)}")
+        return _read_table(operation, service, owner, wanted), known_algorithm(operation, algorithm)
+
+    table, name = read_by_all(service, operation, _TOLD, read)
     asked = f"op {title(op)}, algorithm {name!r}"
     make = partial(_scatter_layout, name, str(name_of(op)))
     layout, arrays, place = _laid_out(service, operation, table, parts, asked, make)
@@ -316,9 +324,7 @@ def _laid_out(
     kept = open_plans_of(service).layouts
     layout: _Layout | None = kept.get(said)
     is_known = layout is not None and layout.passed == kinds
-    (known,) = agreed_sum(service, where, said, np.array([int(is_known)]))
-    if problem is not None:
-        raise problem
+    (known,) = agreed_sum(service, where, said, np.array([int(is_known)]), problem)
     if layout is None or known < service.size:
         layout = make(service, where, table, kinds)
     kept[said] = layout

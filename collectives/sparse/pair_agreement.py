@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.sparse.agreed_numbers import agreed_sum, summed
+from closeranks.collectives.sparse.pair_plans import regions_of
 from closeranks.collectives.sparse.region_cuts import first_edges, histogram, region_cuts
 
 if TYPE_CHECKING:
@@ -42,9 +43,12 @@ class AgreedCuts(NamedTuple):
     pace_ps: float
 
 
-def agreed_cuts(
-    service: Service, operation: str, pairs: CanonicalPairs, said: str, regions: int
-) -> AgreedCuts:
+def n_told(service: Service) -> int:
+    """Return how many numbers a rank tells the others in `agreed_cuts`."""
+    return len(first_edges(0, regions_of(service)))
+
+
+def agreed_cuts(service: Service, operation: str, pairs: CanonicalPairs, said: str) -> AgreedCuts:
     """Compare what ranks must agree on; cut the index space.
 
     Collective.
@@ -59,8 +63,6 @@ def agreed_cuts(
         Of this rank.
     said : str
         What ranks must agree on, in words.
-    regions : int
-        How many regions there shall be.
 
     Returns
     -------
@@ -75,6 +77,7 @@ def agreed_cuts(
     pace_ps = round(1e12 * open_plans_of(service).kernel_s_per_byte)
     if service.size == 1:
         return AgreedCuts(len(pairs.indices), np.array([0, pairs.length]), float(pace_ps))
+    regions = regions_of(service)
     edges = first_edges(pairs.length, regions)
     told = np.append(histogram(pairs.indices, edges), pace_ps)
     found = agreed_sum(service, operation, said, told)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.builders.sparse_allreduce import regions
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import (
     HEADER_BYTES,
@@ -55,6 +56,15 @@ def problem_of(service: Service, operation: str, pairs: CanonicalPairs, total: i
         commutative=not service.family.deterministic,
         length=pairs.length,
     )
+
+
+def regions_of(service: Service) -> int:
+    """Return into how many regions calls cut the index space; the same for all calls.
+
+    Collective at the first call of a communicator.
+    """
+    is_free = not service.family.deterministic
+    return regions(Problem("allreduce_sparse", service.world.topology, 0, commutative=is_free))
 
 
 def run_pairs(

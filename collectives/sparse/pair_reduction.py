@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from closeranks.collectives.analysis.cost_model import Speed, cost
 from closeranks.collectives.builders.catalogue import SPARSE, find
 from closeranks.collectives.builders.patterns.two_tiers import nodes_of
-from closeranks.collectives.builders.sparse_allreduce import regions
 from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import (
@@ -34,10 +33,10 @@ from closeranks.collectives.plans.plan_type import Plan
 from closeranks.collectives.reduction.op import Mean, name_of, title
 from closeranks.collectives.selection.call_options import AUTO
 from closeranks.collectives.selection.explanation import Candidate, Explanation
-from closeranks.collectives.sparse.agreed_numbers import greatest
+from closeranks.collectives.sparse.agreed_numbers import greatest, read_by_all
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs, canonical
 from closeranks.collectives.sparse.device_copies import count_copies
-from closeranks.collectives.sparse.pair_agreement import agreed_cuts
+from closeranks.collectives.sparse.pair_agreement import agreed_cuts, n_told
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
 from closeranks.comms import argument
 from closeranks.comms.gpu.array_place import placed
@@ -101,13 +100,14 @@ def _serve(
     service: Service, operation: str, vector: Any, op: Any, algorithm: Any
 ) -> tuple[SparseVector, str]:
     service.guard.refuse(operation)
-    pairs, index_place, value_place = _read(service, vector, op, algorithm)
+    pairs, index_place, value_place = read_by_all(
+        service, _CALL, n_told(service), _read, service, vector, op, algorithm
+    )
     said = (
         f"Allreduce_sparse(length {pairs.length}, {_shape_of(vector)} of {pairs.values.dtype},"
         f" op {title(op)}, algorithm {algorithm!r})"
     )
-    n_regions = regions(problem_of(service, _OPERATION, pairs, 0))
-    total, cuts, pace_ps = agreed_cuts(service, _CALL, pairs, said, n_regions)
+    total, cuts, pace_ps = agreed_cuts(service, _CALL, pairs, said)
     problem = problem_of(service, _OPERATION, pairs, total)
     name = _chosen(service, problem, pace_ps) if algorithm == AUTO else algorithm
     if name == _DENSE and (lacking := _lacking(service, pairs)) is not None:

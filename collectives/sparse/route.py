@@ -18,7 +18,7 @@ from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES
 from closeranks.collectives.pairs.row_kernels import row_combine
-from closeranks.collectives.sparse.agreed_numbers import agreed_sum
+from closeranks.collectives.sparse.agreed_numbers import agreed_sum, read_by_all
 from closeranks.collectives.sparse.device_copies import read_arrays
 from closeranks.collectives.sparse.row_transport import (
     AUTO,
@@ -125,12 +125,16 @@ class Route:
     def _made(self, operation: str, destinations: ArrayLike, algorithm: Any) -> RowExchange:
         service, before = self._service, self._before
         service.guard.refuse(operation)
-        name = known_algorithm("Route", algorithm)
         given, origins = None, None
         if before is not None:
             before._rows.refuse_moved("Route.then")
             given, origins = before.arrived, origin_of(before.sources, before.tokens)
-        n_rows, rows, ranks = read_destinations(destinations, service.rank, service.size, given)
+
+        def read() -> tuple[str, tuple[int, Ints, Ints]]:
+            name = known_algorithm("Route", algorithm)
+            return name, read_destinations(destinations, service.rank, service.size, given)
+
+        name, (n_rows, rows, ranks) = read_by_all(service, "Route", 0, read)
         agreed_sum(
             service, "Route", f"Route(algorithm {name!r}, onward {before is not None})", _NOTHING
         )
@@ -189,7 +193,10 @@ class Route:
         service = self._service
         service.guard.refuse(operation)
         self._rows.refuse_moved("Route.dispatch")
-        rows, place = _read_rows(service, "Route.dispatch", x, self._rows.n_rows)
+        rows, place = read_by_all(
+            service, "Route.dispatch", 0, _read_rows, service, "Route.dispatch", x,
+            self._rows.n_rows,
+        )  # fmt: skip
         agreed_sum(service, "Route.dispatch", self._said("dispatch", rows), _NOTHING)
         nbytes = _row_bytes(rows)
         shape = (self.arrived, *rows.shape[1:])
@@ -235,11 +242,9 @@ class Route:
         service = self._service
         service.guard.refuse(operation)
         self._rows.refuse_moved("Route.combine")
-        rows, place = _read_rows(service, "Route.combine", x, self.arrived)
-        name = _REAL.get(rows.dtype.name, rows.dtype.name)
-        if name not in TYPES or not rows.dtype.isnative:
-            remedy = f"one of {', '.join((*TYPES, *_REAL))}"
-            raise UsageError("Route.combine", f"rows of {rows.dtype}", remedy)
+        rows, place, name = read_by_all(
+            service, "Route.combine", 0, _read_numbers, service, x, self.arrived
+        )
         agreed_sum(service, "Route.combine", self._said("combine", rows), _NOTHING)
         home, nbytes, dtype = self._way_home(), _row_bytes(rows), TYPES.index(name)
         shape = (home.n_rows, *rows.shape[1:])
@@ -330,6 +335,18 @@ def read_destinations(
     is_new = table >= 0
     is_new[:, 1:] &= table[:, 1:] != table[:, :-1]
     return len(table), np.nonzero(is_new)[0], table[is_new]
+
+
+def _read_numbers(
+    service: Service, x: ArrayLike, n_rows: int
+) -> tuple[NDArray[Any], DevicePlace | None, str]:
+    """Read rows that can be added; tells also where they lie, and the name of a type."""
+    rows, place = _read_rows(service, "Route.combine", x, n_rows)
+    name = _REAL.get(rows.dtype.name, rows.dtype.name)
+    if name not in TYPES or not rows.dtype.isnative:
+        remedy = f"one of {', '.join((*TYPES, *_REAL))}"
+        raise UsageError("Route.combine", f"rows of {rows.dtype}", remedy)
+    return rows, place, name
 
 
 def _read_rows(

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.builders.catalogue import SPARSE
-from closeranks.collectives.builders.sparse_allreduce import regions
 from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.pairs.sparse_vector import SparseVector
-from closeranks.collectives.sparse.agreed_numbers import summed
+from closeranks.collectives.sparse.agreed_numbers import read_by_all, summed
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
 from closeranks.collectives.sparse.device_copies import read_arrays
 from closeranks.collectives.sparse.kth_largest import kth_largest, largest
-from closeranks.collectives.sparse.pair_agreement import agreed_cuts
+from closeranks.collectives.sparse.pair_agreement import agreed_cuts, n_told
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
 from closeranks.comms import argument
 from closeranks.comms.gpu.array_place import placed
@@ -30,6 +29,7 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.dispatch.dispatch import Service
+    from closeranks.comms.gpu.array_place import DevicePlace
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
@@ -76,7 +76,8 @@ def topk_allreduce(
     Disagreement
         On every rank, if n, k or the types differ.
     UsageError
-        If this rank's arguments are wrong; the others get `PeerLost`.
+        If this rank's arguments are wrong; the others get
+        `Disagreement`.
 
     References
     ----------
@@ -96,26 +97,34 @@ def _serve(
     service: Service, operation: str, x: Any, k: Any, residual: Any
 ) -> tuple[SparseVector, Array]:
     service.guard.refuse(operation)
-    (x, residual), (place, _) = read_arrays(service, [x, residual], operation)
-    x, residual = (np.asarray(one) if _is_array(one) else one for one in (x, residual))
-    k = _checked(x, k, residual)
+    x, k, residual, place = read_by_all(
+        service, operation, n_told(service), _read, service, x, k, residual
+    )
     kept = x.copy() if residual is None else np.ascontiguousarray(x + residual)
     offered = _largest_entries(kept, k)
     offer = CanonicalPairs(offered, kept[offered], len(x), 1, "SUM")
-    problem = problem_of(service, "reduce_scatter_sparse", offer, 0)
     said = f"topk_allreduce({len(x)} entries of {x.dtype}, k {k})"
-    total, cuts, _ = agreed_cuts(service, operation, offer, said, regions(problem))
+    total, cuts, _ = agreed_cuts(service, operation, offer, said)
     result = CanonicalPairs(np.empty(0, np.int64), kept[:0], len(x), 1, "SUM")
     if k:
         sums = _summed(service, "reduce_scatter_sparse", offer, total, cuts)
         chosen = _chosen(service, sums, k)
-        total, cuts, _ = agreed_cuts(service, operation, chosen, said, regions(problem))
+        total, cuts, _ = agreed_cuts(service, operation, chosen, said)
         result = _summed(service, "allreduce_sparse", chosen, total, cuts)
     taken = offered[np.isin(offered, result.indices, assume_unique=True)]
     kept[taken] = 0
     arrays = (placed(one, place) for one in (result.indices, result.values, kept))
     indices, values, residual = arrays
     return SparseVector.of_result(indices, values, len(x)), residual
+
+
+def _read(
+    service: Service, x: Any, k: Any, residual: Any
+) -> tuple[Array, int, Array | None, DevicePlace | None]:
+    """Read the arguments of a call; tells also where ``x`` lies."""
+    (x, residual), (place, _) = read_arrays(service, [x, residual], _OPERATION)
+    x, residual = (np.asarray(one) if _is_array(one) else one for one in (x, residual))
+    return x, _checked(x, k, residual), residual, place
 
 
 def _is_array(given: object) -> bool:
