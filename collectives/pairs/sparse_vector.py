@@ -167,26 +167,26 @@ class SparseVector:
         Parameters
         ----------
         matrix : scipy.sparse array or matrix
-            Of shape (1, length): a vector.  Of shape (length, width): each row
-            of which an entry is stored is one row, with 0 elsewhere.
+            Of shape (length,) or (1, length): a vector.  Of shape (length, width):
+            each row of which an entry is stored is one row, with 0 elsewhere.
 
         Returns
         -------
         SparseVector
             With explicit zeros where the matrix stores zeros of a vector.
         """
-        if not hasattr(matrix, "tocoo") or len(getattr(matrix, "shape", ())) != 2:
+        if not hasattr(matrix, "tocoo") or len(getattr(matrix, "shape", ())) not in (1, 2):
             raise UsageError(
                 "SparseVector.from_scipy",
                 f"{argument.shown(matrix)} is no sparse matrix",
-                "give one of scipy.sparse with two dimensions",
+                "give one of scipy.sparse with one or two dimensions",
             )
-        given = matrix.tocoo()
+        given = matrix.reshape(1, -1).tocoo() if len(matrix.shape) == 1 else matrix.tocoo()
         if not isinstance(given.data, np.ndarray):
             raise UsageError("SparseVector.from_scipy", "a matrix on a GPU", "give matrix.get()")
         rows, columns = given.row.astype(np.int64), given.col.astype(np.int64)
-        if matrix.shape[0] == 1:
-            return cls(columns, given.data, matrix.shape[1])
+        if given.shape[0] == 1:
+            return cls(columns, given.data, given.shape[1])
         where, place = np.unique(rows, return_inverse=True)
         values = np.zeros((len(where), matrix.shape[1]), given.data.dtype)
         np.add.at(values, (place, columns), given.data)

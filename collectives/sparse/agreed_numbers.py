@@ -11,9 +11,11 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives.selection.call_options import AUTO
+from closeranks.comms import argument
 from closeranks.errors import Disagreement, UsageError
 
 if TYPE_CHECKING:
+    from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.dispatch.dispatch import Service
 
 Ints = NDArray[np.int64]
@@ -22,6 +24,27 @@ _T = TypeVar("_T")
 #: A digest is compared in pieces: the sum of a piece's squares fits into 63 bits.
 _PIECE_BITS: Final = 24
 _PIECES: Final = 3
+
+
+def service_of(comm: Communicator, where: str) -> Service:
+    """Return what serves the calls of a communicator.  Local.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Given by the program.
+    where : str
+        The call, for the text of an error.
+
+    Raises
+    ------
+    UsageError
+        If it is no communicator of closeranks.
+    """
+    if not hasattr(comm, "_membership"):
+        remedy = "give what closeranks.init returned, or a communicator made from it"
+        raise UsageError(where, f"comm is {argument.shown(comm)}", remedy)
+    return comm._membership.service
 
 
 def agreed_sum(

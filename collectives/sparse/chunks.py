@@ -23,7 +23,12 @@ from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES, dtype_named
 from closeranks.collectives.reduction.op import name_of, title
-from closeranks.collectives.sparse.agreed_numbers import agreed_sum, greatest, read_by_all
+from closeranks.collectives.sparse.agreed_numbers import (
+    agreed_sum,
+    greatest,
+    read_by_all,
+    service_of,
+)
 from closeranks.collectives.sparse.device_copies import read_arrays
 from closeranks.collectives.sparse.row_transport import (
     AUTO,
@@ -151,7 +156,7 @@ def allgather_chunks(
     ----------
     Hecate: SparseAllGather of fully sharded sparse data parallelism.
     """
-    service = comm._membership.service
+    service = service_of(comm, _ALLGATHER)
     serve = partial(_gathered, service, owner=owner, wanted=wanted, algorithm=algorithm)
     return _served(service, _ALLGATHER, serve, chunks)
 
@@ -205,7 +210,7 @@ def reduce_scatter_chunks(
     ----------
     Hecate: SparseReduceScatter of fully sharded sparse data parallelism.
     """
-    service = comm._membership.service
+    service = service_of(comm, _REDUCE_SCATTER)
     serve = partial(_scattered, service, owner=owner, wanted=wanted, op=op, algorithm=algorithm)
     return _served(service, _REDUCE_SCATTER, serve, parts)
 

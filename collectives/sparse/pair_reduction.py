@@ -260,8 +260,9 @@ def _combined_densely(service: Service, pairs: CanonicalPairs) -> tuple[Ints, ND
         dense.reshape(length, width)[pairs.indices] = pairs.values.reshape(-1, width)
     there = np.zeros(-(-length // 8), np.uint8)
     loop("write_bits", pairs.indices, len(pairs.indices), 0, there)
-    # A NaN may lose in the library's MIN and MAX.
-    algorithm = AUTO if pairs.op in ("SUM", "PROD") else "rabenseifner"
+    # In the library a NaN may lose in MIN and MAX, and sums of short integers may saturate.
+    is_short = dtype.kind in "iu" and dtype.itemsize <= 2
+    algorithm = AUTO if pairs.op in ("SUM", "PROD") and not is_short else "rabenseifner"
     service.block("allreduce", algorithm, MPI.IN_PLACE, dense, _MPI_OPS[pairs.op])
     service.block("allreduce", AUTO, MPI.IN_PLACE, there, MPI.BOR)
     indices = RESULTS.array(int(np.bitwise_count(there).sum()), np.int64)

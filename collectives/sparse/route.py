@@ -18,7 +18,7 @@ from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES
 from closeranks.collectives.pairs.row_kernels import row_combine
-from closeranks.collectives.sparse.agreed_numbers import agreed_sum, read_by_all
+from closeranks.collectives.sparse.agreed_numbers import agreed_sum, read_by_all, service_of
 from closeranks.collectives.sparse.device_copies import read_arrays
 from closeranks.collectives.sparse.row_transport import (
     AUTO,
@@ -112,7 +112,7 @@ class Route:
 
     @property
     def _service(self) -> Service:
-        return self._comm._membership.service
+        return service_of(self._comm, "Route")
 
     @property
     def arrived(self) -> int:

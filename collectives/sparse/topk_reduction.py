@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.builders.catalogue import SPARSE
 from closeranks.collectives.dispatch.call_errors import in_one_piece
 from closeranks.collectives.pairs.sparse_vector import SparseVector
-from closeranks.collectives.sparse.agreed_numbers import read_by_all, summed
+from closeranks.collectives.sparse.agreed_numbers import read_by_all, service_of, summed
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
 from closeranks.collectives.sparse.device_copies import read_arrays
 from closeranks.collectives.sparse.kth_largest import kth_largest, largest
@@ -85,7 +85,7 @@ def topk_allreduce(
     PPoPP 2022, section 3 (the scheme; thresholds are exact here, and found anew
     in each call).
     """
-    service = comm.membership.service
+    service = service_of(comm, _OPERATION)
     serve = in_one_piece(service, partial(_serve, service))
     started = time.perf_counter()
     found = service.counted(_OPERATION, serve, x, k, residual)

@@ -112,3 +112,22 @@ def test_ranks_that_disagree_hear_of_a_refusal_too(
         with pytest.raises((cr.Disagreement, cr.UsageError)):
             call(world, 1.0, refuses)
     assert (call(world, 1.0, False) == comm.size).all()
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name[0] in "tarR"])
+def test_a_communicator_of_mpi4py_is_refused(comm: MPI.Intracomm, name: str) -> None:
+    plain: Any = comm
+    with pytest.raises(cr.UsageError, match=r"closeranks\.init"):
+        CALLS[name](plain, 1.0, False)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i2"])
+def test_short_integers_wrap_around(comm: MPI.Intracomm, world: World, dtype: str) -> None:
+    """The library may let them saturate."""
+    values = np.full(64, np.iinfo(dtype).max, dtype)
+    expected = np.zeros(64, dtype)
+    for _ in range(comm.size):
+        expected += values
+    with world.using(algorithm="native"):
+        found = world.Allreduce_sparse(SparseVector(np.arange(64), values, 64), algorithm="dense")
+    assert (found.values == expected).all()

@@ -55,6 +55,9 @@ def test_from_scipy(kind: str) -> None:
     rows = SparseVector.from_scipy(make(dense))
     assert rows.indices.tolist() == [1, 3]
     assert rows.to_dense().tolist() == dense.tolist()
+    if "array" in kind and kind != "csc_array":  # which have one dimension too
+        flat = SparseVector.from_scipy(make(np.array([0, 0, 7, 0])))
+        assert (flat.length, flat.indices.tolist(), flat.values.tolist()) == (4, [2], [7])
     vector = SparseVector.from_scipy(make(np.array([[0, 7, 0]])))
     assert (vector.length, vector.indices.tolist(), vector.values.tolist()) == (3, [1], [7])
 
