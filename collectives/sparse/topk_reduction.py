@@ -6,7 +6,6 @@ of all of them is known.  Only then are pairs gathered: those k.
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.builders.catalogue import SPARSE
 from closeranks.collectives.builders.sparse_allreduce import regions
-from closeranks.collectives.dispatch.call_errors import in_one_piece
+from closeranks.collectives.dispatch.call_errors import serve_in_one_piece
 from closeranks.collectives.pairs.sparse_vector import SparseVector
 from closeranks.collectives.sparse.agreed_numbers import summed
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
@@ -33,6 +32,7 @@ Array = NDArray[Any]
 Ints = NDArray[np.int64]
 
 _OPERATION: Final = "topk_allreduce"
+_SPLIT: Final = "split"
 _TYPES: Final = ("float16", "bfloat16", "float32", "float64")
 #: Largest index: from it an index is subtracted, so that lower ones are larger keys.
 _LAST: Final = 2**63 - 1
@@ -81,16 +81,12 @@ def topk_allreduce(
     in each call).
     """
     service = comm.membership.service
-    serve = in_one_piece(service, partial(_serve, service))
-    started = time.perf_counter()
-    found = service.counted(_OPERATION, serve, x, k, residual)
-    service.counters.count(_OPERATION, "split", time.perf_counter() - started)
-    return found
+    return serve_in_one_piece(service, _OPERATION, partial(_serve, service), x, k, residual)
 
 
 def _serve(
     service: Service, operation: str, x: Any, k: Any, residual: Any
-) -> tuple[SparseVector, Array]:
+) -> tuple[tuple[SparseVector, Array], str]:
     service.guard.refuse(operation)
     x, residual = (np.asarray(one) if _is_array(one) else one for one in (x, residual))
     k = _checked(x, k, residual)
@@ -108,7 +104,8 @@ def _serve(
         result = _summed(service, "allreduce_sparse", chosen, total, cuts)
     taken = offered[np.isin(offered, result.indices, assume_unique=True)]
     kept[taken] = 0
-    return SparseVector.of_result(result.indices, result.values, len(x)), kept
+    found = SparseVector.of_result(result.indices, result.values, len(x))
+    return (found, kept), _SPLIT
 
 
 def _is_array(given: object) -> bool:
@@ -155,7 +152,7 @@ def _summed(
     service: Service, operation: str, pairs: CanonicalPairs, total: int, cuts: Ints
 ) -> CanonicalPairs:
     problem = problem_of(service, operation, pairs, total)
-    split = next(one for one in SPARSE[operation] if one.name == "split")
+    split = next(one for one in SPARSE[operation] if one.name == _SPLIT)
     indices, values = run_pairs(service, problem, split, pairs, cuts)
     return CanonicalPairs(indices, values, pairs.length, 1, "SUM")
 
