@@ -2,8 +2,8 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/bash
-.PHONY: help demo check test test-mpich test-all faults exceptions churn coded sparse fuzz fuzz-mutations mpi4py-suite bench \
-	limits lint docs system
+.PHONY: help demo check test test-mpich test-all faults exceptions churn coded sparse sparse-mutations fuzz fuzz-mutations \
+	mpi4py-suite bench limits lint docs system
 
 # Ranks are started thousands of times; each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,6 +79,9 @@ sparse: $(OPENMPI)/.ready system ## sparse collectives: all parameters, and the 
 		$(OPENMPI)/bin/closeranks bench sparse --sizes 64M --density 0.001,0.01,0.3,0.5 --topk 0.01 --counters
 	@$(OPENMPI)/bin/closeranks lab --nodes 4 --per-node 2 --rate 200mbit -- \
 		$(OPENMPI)/bin/closeranks bench route chunks --counters
+
+sparse-mutations: $(OPENMPI)/.ready ## defects planted in a copy, which the tests of sparse collectives must find
+	@$(OPENMPI)/bin/python -m tests.collectives.sparse.mutations
 
 coded: $(OPENMPI)/.ready ## coded gradients: every pattern of late ranks, all parameters
 	@TESTS_SEED=all $(OPENMPI)/bin/python -m pytest -m '' tests/collectives/coded \

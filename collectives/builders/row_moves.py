@@ -246,17 +246,8 @@ def heard_moves(
     """
     heard = _read(told, counts, tiers, rank, begun=begun)
     relays = heard.relays if relayed else np.full_like(heard.relays, rank)
-    mine = relays == rank
-    came = np.bincount(heard.sources[mine], minlength=len(counts))
-    places = np.empty(len(relays), np.int64)
-    at = int(mine.sum())
-    places[mine] = np.arange(at)
-    passed = {}
-    for relay, which in _by_key(relays):
-        if relay != rank:
-            passed[relay] = len(which)
-            places[which] = np.arange(at, at + len(which))
-            at += len(which)
+    came = np.bincount(heard.sources[relays == rank], minlength=len(counts))
+    places, passed = _placed(relays, rank)
     by_origin = np.argsort(heard.origins, kind="stable")
     origins = heard.origins[by_origin]
     return RowMoves(
@@ -269,6 +260,15 @@ def heard_moves(
         origins >> _ROW_BITS,
         origins & (1 << _ROW_BITS) - 1,
     )
+
+
+def _placed(relays: Ints, rank: int) -> tuple[Ints, dict[int, int]]:
+    """Lay rows that come straight before those of each relay; count the latter."""
+    groups = sorted(_by_key(relays), key=lambda one: one[0] != rank)
+    places = np.empty(len(relays), np.int64)
+    if groups:
+        places[np.concatenate([which for _, which in groups])] = np.arange(len(relays))
+    return places, {relay: len(which) for relay, which in groups if relay != rank}
 
 
 def _onward(words: Ints, tiers: NodeTiers, rank: int) -> dict[int, Ints]:

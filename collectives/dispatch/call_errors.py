@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,6 +87,35 @@ def in_one_piece(service: Service, serve: Callable[..., _T]) -> Callable[..., _T
             raise
 
     return served
+
+
+def serve_in_one_piece(
+    service: Service, operation: str, serve: Callable[..., tuple[_T, str]], *arguments: Any
+) -> _T:
+    """Serve a call that is made of several, and count it.
+
+    Collective.
+
+    Parameters
+    ----------
+    service : Service
+        Of the communicator.
+    operation : str
+        Name of the call in statistics.
+    serve : callable
+        (operation, arguments) -> the result, and the algorithm that was taken.
+    *arguments
+        Of the call.
+
+    Returns
+    -------
+    object
+        The result.
+    """
+    started = time.perf_counter()
+    result, name = service.counted(operation, in_one_piece(service, serve), *arguments)
+    service.counters.count(operation, name, time.perf_counter() - started)
+    return result
 
 
 def _is_unheard(service: Service) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
@@ -19,7 +18,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
 from closeranks.collectives.dispatch.argument_check import agree_equal
-from closeranks.collectives.dispatch.call_errors import in_one_piece
+from closeranks.collectives.dispatch.call_errors import serve_in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES, dtype_named
 from closeranks.collectives.reduction.op import name_of, title
@@ -158,7 +157,7 @@ def allgather_chunks(
     """
     service = service_of(comm, _ALLGATHER)
     serve = partial(_gathered, service, owner=owner, wanted=wanted, algorithm=algorithm)
-    return _served(service, _ALLGATHER, serve, chunks)
+    return serve_in_one_piece(service, _ALLGATHER, serve, chunks)
 
 
 def reduce_scatter_chunks(
@@ -212,17 +211,7 @@ def reduce_scatter_chunks(
     """
     service = service_of(comm, _REDUCE_SCATTER)
     serve = partial(_scattered, service, owner=owner, wanted=wanted, op=op, algorithm=algorithm)
-    return _served(service, _REDUCE_SCATTER, serve, parts)
-
-
-def _served(
-    service: Service, operation: str, serve: Callable[..., tuple[Chunks, str]], given: Any
-) -> Chunks:
-    """Serve a call, and count it."""
-    started = time.perf_counter()
-    result, name = service.counted(operation, in_one_piece(service, serve), given)
-    service.counters.count(operation, name, time.perf_counter() - started)
-    return result
+    return serve_in_one_piece(service, _REDUCE_SCATTER, serve, parts)
 
 
 def _gathered(

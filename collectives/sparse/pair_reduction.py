@@ -8,7 +8,6 @@ choose the same algorithm, and cut the index space the same way.
 from __future__ import annotations
 
 import os
-import time
 from functools import partial
 from math import ceil, inf, log, log2
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.analysis.cost_model import Speed, cost
 from closeranks.collectives.builders.catalogue import SPARSE, find
 from closeranks.collectives.builders.patterns.two_tiers import nodes_of
-from closeranks.collectives.dispatch.call_errors import in_one_piece
+from closeranks.collectives.dispatch.call_errors import serve_in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import (
     OPS,
@@ -89,11 +88,7 @@ def allreduce_sparse(
         As there.
     """
     service = comm.membership.service
-    serve = in_one_piece(service, partial(_serve, service))
-    started = time.perf_counter()
-    result, name = service.counted(_OPERATION, serve, vector, op, algorithm)
-    service.counters.count(_OPERATION, name, time.perf_counter() - started)
-    return result
+    return serve_in_one_piece(service, _OPERATION, partial(_serve, service), vector, op, algorithm)
 
 
 def _serve(

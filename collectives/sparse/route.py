@@ -7,14 +7,13 @@ once who gets what; then rows of any type and shape go that way, and back.
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from closeranks.collectives.builders.row_moves import origin_of
-from closeranks.collectives.dispatch.call_errors import in_one_piece
+from closeranks.collectives.dispatch.call_errors import serve_in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import OPS, TYPES
 from closeranks.collectives.pairs.row_kernels import row_combine
@@ -101,14 +100,11 @@ class Route:
     ) -> None:
         self._comm, self._before, self._algorithm = comm, before, algorithm
         self._home: RowExchange | None = None
-        service = self._service
-        self._number = open_plans_of(service).next_route()
-        started = time.perf_counter()
-        self._rows: RowExchange = service.counted(
-            _MAKE, in_one_piece(service, self._made), destinations, algorithm
+        self._number = open_plans_of(self._service).next_route()
+        self._rows: RowExchange = serve_in_one_piece(
+            self._service, _MAKE, self._made, destinations, algorithm
         )
         self.sources, self.tokens = self._rows.sources, self._rows.tokens
-        service.counters.count(_MAKE, algorithm, time.perf_counter() - started)
 
     @property
     def _service(self) -> Service:
@@ -122,7 +118,9 @@ class Route:
     def __repr__(self) -> str:
         return f"<Route: {self._rows.n_rows} tokens given, {self.arrived} arrive>"
 
-    def _made(self, operation: str, destinations: ArrayLike, algorithm: Any) -> RowExchange:
+    def _made(
+        self, operation: str, destinations: ArrayLike, algorithm: Any
+    ) -> tuple[RowExchange, str]:
         service, before = self._service, self._before
         service.guard.refuse(operation)
         given, origins = None, None
@@ -138,7 +136,8 @@ class Route:
         agreed_sum(
             service, "Route", f"Route(algorithm {name!r}, onward {before is not None})", _NOTHING
         )
-        return RowExchange(service, n_rows, rows, ranks, origins=origins, algorithm=name)
+        made = RowExchange(service, n_rows, rows, ranks, origins=origins, algorithm=name)
+        return made, name
 
     def then(self, destinations: ArrayLike) -> Route:
         """Route the arrived rows onward, without a way back between.
@@ -183,11 +182,7 @@ class Route:
         Disagreement
             On every rank, if ranks pass rows of unlike shape or type.
         """
-        service = self._service
-        started = time.perf_counter()
-        result, name = service.counted(_DISPATCH, in_one_piece(service, self._dispatched), x)
-        service.counters.count(_DISPATCH, name, time.perf_counter() - started)
-        return result
+        return serve_in_one_piece(self._service, _DISPATCH, self._dispatched, x)
 
     def _dispatched(self, operation: str, x: ArrayLike) -> tuple[NDArray[Any], str]:
         service = self._service
@@ -232,11 +227,7 @@ class Route:
         Disagreement
             On every rank, if ranks pass rows of unlike shape or type.
         """
-        service = self._service
-        started = time.perf_counter()
-        result, name = service.counted(_COMBINE, in_one_piece(service, self._combined), rows)
-        service.counters.count(_COMBINE, name, time.perf_counter() - started)
-        return result
+        return serve_in_one_piece(self._service, _COMBINE, self._combined, rows)
 
     def _combined(self, operation: str, x: ArrayLike) -> tuple[NDArray[Any], str]:
         service = self._service

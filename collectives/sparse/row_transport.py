@@ -83,15 +83,22 @@ class RowForm(NamedTuple):
         """Give the bytes of rows as plans need them; None where all are alike."""
         if self.given is None or self.arrived is None:
             return None
-        n_came, there = moves.n_came, np.empty_like(self.arrived)
-        there[moves.order] = self.arrived
-        types = np.full_like(there, -1)
-        if self.arrived_types is not None:
-            types[moves.order] = self.arrived_types
-        given_types = np.full_like(self.given, -1)
-        if self.given_types is not None:
-            given_types = self.given_types
-        return RowBytes(self.given, there[:n_came], there[n_came:], given_types, types[:n_came])
+        sizes = _as_they_came(self.arrived, moves)
+        types = _as_they_came(_types(self.arrived_types, self.arrived), moves)
+        given_types, n = _types(self.given_types, self.given), moves.n_came
+        return RowBytes(self.given, sizes[:n], sizes[n:], given_types, types[:n])
+
+
+def _as_they_came(table: Ints, moves: RowMoves) -> Ints:
+    """Turn a table of arrived rows into one of those that came, then those passed on."""
+    found = np.empty_like(table)
+    found[moves.order] = table
+    return found
+
+
+def _types(known: Ints | None, rows: Ints) -> Ints:
+    """Give the types of rows; -1 of each where nothing is combined."""
+    return np.full_like(rows, -1) if known is None else known
 
 
 class RowExchange:

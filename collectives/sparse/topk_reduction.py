@@ -6,7 +6,6 @@ of all of them is known.  Only then are pairs gathered: those k.
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.builders.catalogue import SPARSE
-from closeranks.collectives.dispatch.call_errors import in_one_piece
+from closeranks.collectives.dispatch.call_errors import serve_in_one_piece
 from closeranks.collectives.pairs.sparse_vector import SparseVector
 from closeranks.collectives.sparse.agreed_numbers import read_by_all, service_of, summed
 from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
@@ -35,6 +34,7 @@ Array = NDArray[Any]
 Ints = NDArray[np.int64]
 
 _OPERATION: Final = "topk_allreduce"
+_SPLIT: Final = "split"
 _TYPES: Final = ("float16", "bfloat16", "float32", "float64")
 #: Largest index: from it an index is subtracted, so that lower ones are larger keys.
 _LAST: Final = 2**63 - 1
@@ -86,16 +86,12 @@ def topk_allreduce(
     in each call).
     """
     service = service_of(comm, _OPERATION)
-    serve = in_one_piece(service, partial(_serve, service))
-    started = time.perf_counter()
-    found = service.counted(_OPERATION, serve, x, k, residual)
-    service.counters.count(_OPERATION, "split", time.perf_counter() - started)
-    return found
+    return serve_in_one_piece(service, _OPERATION, partial(_serve, service), x, k, residual)
 
 
 def _serve(
     service: Service, operation: str, x: Any, k: Any, residual: Any
-) -> tuple[SparseVector, Array]:
+) -> tuple[tuple[SparseVector, Array], str]:
     service.guard.refuse(operation)
     x, k, residual, place = read_by_all(
         service, operation, n_told(service), _read, service, x, k, residual
@@ -115,7 +111,7 @@ def _serve(
     kept[taken] = 0
     arrays = (placed(one, place) for one in (result.indices, result.values, kept))
     indices, values, residual = arrays
-    return SparseVector.of_result(indices, values, len(x)), residual
+    return (SparseVector.of_result(indices, values, len(x)), residual), _SPLIT
 
 
 def _read(
@@ -171,7 +167,7 @@ def _summed(
     service: Service, operation: str, pairs: CanonicalPairs, total: int, cuts: Ints
 ) -> CanonicalPairs:
     problem = problem_of(service, operation, pairs, total)
-    split = next(one for one in SPARSE[operation] if one.name == "split")
+    split = next(one for one in SPARSE[operation] if one.name == _SPLIT)
     indices, values = run_pairs(service, problem, split, pairs, cuts)
     return CanonicalPairs(indices, values, pairs.length, 1, "SUM")
 
