@@ -58,7 +58,7 @@ def sparse_calls(comm: cr.Communicator) -> None:
     same(found.values, wanted.values)
     same(left, rest)
     owner, wishes = np.arange(size), np.ones((size, size), bool)
-    chunks = allgather_chunks(comm, {comm.rank: there[0]}, owner, wishes)
+    chunks: dict[int, Any] = allgather_chunks(comm, {comm.rank: there[0]}, owner, wishes)
     sums = reduce_scatter_chunks(comm, chunks, owner, wishes)
     same(sums[comm.rank], chunks[comm.rank].get() * size)
     for tokens in (0, 300):

@@ -131,7 +131,9 @@ def test_chunks(known: Lent, ranks: str, dtype: str, algorithm: str) -> None:
     owner = np.arange(9) % comm.size  # chunk 8 is for nobody
     wanted = np.random.default_rng(3).random((9, comm.size)) < 0.6
     wanted[8] = False
-    given: dict[int, Any] = {c: chunk(c, 0, dtype) for c in np.flatnonzero(owner == comm.rank)}
+    given: dict[int, Any] = {
+        c: chunk(c, 0, dtype) for c in np.flatnonzero(owner == comm.rank).tolist()
+    }
     there = {number: here.put(one) for number, one in given.items()}
     for _ in range(2):  # the second time layouts are known
         want = allgather_chunks(comm, given, owner, wanted, algorithm=algorithm)
@@ -139,7 +141,7 @@ def test_chunks(known: Lent, ranks: str, dtype: str, algorithm: str) -> None:
         assert list(found) == list(want)
         for number, one in found.items():
             here.check(one, want[number])
-    parts = {c: chunk(c, comm.rank, dtype) for c in np.flatnonzero(wanted[:, comm.rank])}
+    parts = {c: chunk(c, comm.rank, dtype) for c in np.flatnonzero(wanted[:, comm.rank]).tolist()}
     there = {number: here.put(one) for number, one in parts.items()}
     for op in (MPI.SUM, MPI.MAX):
         want = reduce_scatter_chunks(comm, parts, owner, wanted, op, algorithm=algorithm)
@@ -203,14 +205,14 @@ def test_work_on_another_stream(known: Lent) -> None:
     with fake.using(fake.stream(0)):
         indices, values, x = fake.array([0]), fake.array([0.0]), fake.array(np.zeros(2))
         indices.set([5])
-        vector = SparseVector(indices, values, 9)  # type: ignore[arg-type]
+        vector = SparseVector(indices, values, 9)
         for value in (2.0, 3.0):
             values.set([value])
             x.set([value, 0])
             total = comm.Allreduce_sparse(vector)
             largest, rest = topk_allreduce(comm, x, 1)  # type: ignore[arg-type]
             chunks = allgather_chunks(comm, {comm.rank: x}, owner, wanted)
-            arrived = route.dispatch(x)  # type: ignore[arg-type]
+            arrived = route.dispatch(x)
             results: list[tuple[Any, Any]] = [
                 (total.values, [value * comm.size]),
                 (total.indices, [5]),
@@ -229,7 +231,7 @@ def test_work_on_another_stream(known: Lent) -> None:
 def test_calls_are_counted(known: Lent) -> None:
     comm, fake = known.comm, known.fake
     before = comm.statistics().device.get("whole", 0)
-    vector = SparseVector(fake.array([1]), fake.array([1.0]), 3)  # type: ignore[arg-type]
+    vector = SparseVector(fake.array([1]), fake.array([1.0]), 3)
     comm.Allreduce_sparse(vector)
     topk_allreduce(comm, fake.array(np.ones(3)), 1)  # type: ignore[arg-type]
     comm.Allreduce_sparse(SparseVector([1], [1.0], 3))
@@ -303,7 +305,7 @@ def test_what_ranks_disagree_on_is_said_wherever_arrays_lie(known: Lent) -> None
 
 def test_indices_that_were_changed_are_refused(known: Lent) -> None:
     indices = known.fake.array([1, 2])
-    vector = SparseVector(indices, [1.0, 2.0], 5)  # type: ignore[arg-type]
+    vector = SparseVector(indices, [1.0, 2.0], 5)
     indices.set([1, 7])
     with pytest.raises(UsageError, match="index 7 of a vector of length 5"):
         known.comm.Allreduce_sparse(vector)

@@ -138,7 +138,7 @@ def test_from_dense_on_a_device(fake: FakeDevice, block: int) -> None:
 
 def test_empty_vectors_on_a_device(fake: FakeDevice) -> None:
     empty: Any = fake.array(np.empty((0, 3)))
-    vector = SparseVector(fake.array([]), empty, 5)  # type: ignore[arg-type]
+    vector = SparseVector(fake.array([]), empty, 5)
     assert isinstance(vector.indices, FakeArray)
     assert vector.indices.dtype == np.int64
     dense: Any = vector.to_dense()
