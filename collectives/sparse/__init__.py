@@ -6,6 +6,7 @@
 * `agreed_numbers`: what ranks must agree on, and numbers beside it.
 * `pair_agreement`: what ranks agree on before pairs travel.
 * `pair_plans`: plans of pairs, run for the pairs of a call.
+* `pair_prices`: what the algorithms of a sum would cost.
 * `pair_reduction`: `Communicator.Allreduce_sparse`.
 * `kth_largest`: the k-th largest key of all ranks, by counting digits.
 * `topk_reduction`: `topk_allreduce`.

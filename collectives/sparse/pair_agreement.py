@@ -7,7 +7,7 @@ ranks must agree on.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.sparse.agreed_numbers import agreed_sum, summed
 from closeranks.collectives.sparse.pair_plans import regions_of
+from closeranks.collectives.sparse.pair_prices import rounded, slowness
 from closeranks.collectives.sparse.region_cuts import first_edges, histogram, region_cuts
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs
 
 Ints = NDArray[np.int64]
+
+#: A slowness is told in such parts.
+_PARTS: Final = 1000
 
 
 class AgreedCuts(NamedTuple):
@@ -33,14 +37,14 @@ class AgreedCuts(NamedTuple):
         Pairs of all ranks.
     cuts : ndarray of int64, shape (regions + 1,)
         Where the regions begin, and the end of the last one.
-    pace_ps : float
-        Picoseconds that kernels take for a byte, the mean of the ranks; 0
-        before any is known.
+    slower : float
+        How much slower kernels are than alone on a core, the mean of the ranks,
+        `rounded`.
     """
 
     total: int
     cuts: Ints
-    pace_ps: float
+    slower: float
 
 
 def n_told(service: Service) -> int:
@@ -74,14 +78,14 @@ def agreed_cuts(service: Service, operation: str, pairs: CanonicalPairs, said: s
     Disagreement
         On every rank, with the words of each.
     """
-    pace_ps = round(1e12 * open_plans_of(service).kernel_s_per_byte)
+    slower = slowness(open_plans_of(service).kernel_s_per_byte)
     if service.size == 1:
-        return AgreedCuts(len(pairs.indices), np.array([0, pairs.length]), float(pace_ps))
+        return AgreedCuts(len(pairs.indices), np.array([0, pairs.length]), rounded(slower))
     regions = regions_of(service)
     edges = first_edges(pairs.length, regions)
-    told = np.append(histogram(pairs.indices, edges), pace_ps)
+    told = np.append(histogram(pairs.indices, edges), round(_PARTS * slower))
     found = agreed_sum(service, operation, said, told)
-    counts, pace = found[:-1], int(found[-1]) / service.size
+    counts, mean = found[:-1], int(found[-1]) / _PARTS / service.size
     add = partial(summed, service)
     cuts = region_cuts(pairs.indices, edges, counts, regions, add)
-    return AgreedCuts(int(counts.sum()), cuts, pace)
+    return AgreedCuts(int(counts.sum()), cuts, rounded(mean))

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from math import ceil, inf, log, log2
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from closeranks.collectives.analysis.cost_model import Speed, cost
+from closeranks.collectives.analysis.cost_model import cost
 from closeranks.collectives.builders.catalogue import SPARSE, find
-from closeranks.collectives.builders.patterns.two_tiers import nodes_of
 from closeranks.collectives.dispatch.call_errors import serve_in_one_piece
 from closeranks.collectives.dispatch.open_plans import open_plans_of
 from closeranks.collectives.pairs.pair_message import (
@@ -37,6 +35,7 @@ from closeranks.collectives.sparse.canonical_pairs import CanonicalPairs, canoni
 from closeranks.collectives.sparse.device_copies import count_copies
 from closeranks.collectives.sparse.pair_agreement import agreed_cuts, n_told
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
+from closeranks.collectives.sparse.pair_prices import DENSE, DENSEST, pair_prices, rounded, slowness
 from closeranks.comms import argument
 from closeranks.comms.gpu.array_place import placed
 from closeranks.comms.result_memory import RESULTS
@@ -51,19 +50,9 @@ Ints = NDArray[np.int64]
 
 _OPERATION: Final = "allreduce_sparse"
 _CALL: Final = "Allreduce_sparse"
-_DENSE: Final = "dense"
 _SPLIT: Final = "split"
-#: Seconds that a step of a plan of pairs takes, and its kernel for a byte of coded pairs; and
-#: what is done beside the sum of whole vectors, for each byte of these: alone on a core.
-_STEP_S: Final = 20e-6
-_KERNEL_S_PER_BYTE: Final = 4e-9
-_DENSE_S_PER_BYTE: Final = 2.5e-9
-#: Picoseconds that kernels alone on a core take for a byte that they write.
-_PACE_PS: Final = 700
 #: Choices that are remembered.
 _MOST_CHOICES: Final = 1024
-#: Longest vector that "auto" combines whole, in bytes.
-_DENSEST: Final = 1 << 32
 #: From so many bytes on ranks ask each other first whether a whole vector fits.
 _ASKED_BYTES: Final = 1 << 26
 
@@ -102,18 +91,18 @@ def _serve(
         f"Allreduce_sparse(length {pairs.length}, {_shape_of(vector)} of {pairs.values.dtype},"
         f" op {title(op)}, algorithm {algorithm!r})"
     )
-    total, cuts, pace_ps = agreed_cuts(service, _CALL, pairs, said)
+    total, cuts, slower = agreed_cuts(service, _CALL, pairs, said)
     problem = problem_of(service, _OPERATION, pairs, total)
-    name = _chosen(service, problem, pace_ps) if algorithm == AUTO else algorithm
-    if name == _DENSE and (lacking := _lacking(service, pairs)) is not None:
-        if algorithm == _DENSE:
+    name = _chosen(service, problem, slower) if algorithm == AUTO else algorithm
+    if name == DENSE and (lacking := _lacking(service, pairs)) is not None:
+        if algorithm == DENSE:
             nbytes = pairs.length * pairs.row_bytes
             raise Unavailable(
                 f"memory for {nbytes} bytes of a whole vector on rank {lacking}",
                 "use algorithm='split'",
             )
         name = _SPLIT
-    if name == _DENSE:
+    if name == DENSE:
         indices, values = _combined_densely(service, pairs)
     else:
         indices, values = run_pairs(service, problem, find(_OPERATION, name), pairs, cuts)
@@ -139,7 +128,7 @@ def _read(
     """
     where = _CALL
     argument.instance(where, "vector", vector, SparseVector, "give a SparseVector")
-    names = (AUTO, *(one.name for one in SPARSE[_OPERATION]), _DENSE)
+    names = (AUTO, *(one.name for one in SPARSE[_OPERATION]), DENSE)
     if not isinstance(algorithm, str) or algorithm not in names:
         raise UsageError(
             where, f"no algorithm {argument.shown(algorithm)}", f"one of {', '.join(names)}"
@@ -159,53 +148,18 @@ def _read(
     return pairs, index_place, value_place
 
 
-def _chosen(service: Service, problem: Problem, pace_ps: float) -> str:
+def _chosen(service: Service, problem: Problem, slower: float) -> str:
     """Return the algorithm of the least price; asked once for each kind of call."""
     if service.family.deterministic:
         return _SPLIT  # a choice by prices may be another in the next run
-    slower = _crowding(pace_ps)
     key = (problem.count, problem.itemsize, problem.length, problem.commutative, slower)
     known = open_plans_of(service).choices
     if key not in known:
         if len(known) == _MOST_CHOICES:
             known.clear()
-        prices = _prices(problem, slower)
+        prices = pair_prices(problem, slower)
         known[key] = min(prices, key=prices.__getitem__)
     return known[key]
-
-
-def _crowding(pace_ps: float) -> float:
-    """Return how much slower kernels are than alone on a core, at most 4."""
-    if pace_ps <= _PACE_PS:  # also if it is not known yet
-        return 1.0
-    return min(1.5 ** round(log(pace_ps / _PACE_PS, 1.5)), 4.0)
-
-
-def _prices(problem: Problem, slower: float = 1.0) -> dict[str, float]:
-    """Return the seconds that each algorithm would take."""
-    speed = Speed(step_s=_STEP_S, kernel_s_per_byte=_KERNEL_S_PER_BYTE * slower)
-    prices = {one.name: cost(Plan(problem, one), speed=speed).seconds for one in SPARSE[_OPERATION]}
-    if problem.length * problem.itemsize <= _DENSEST:
-        prices[_DENSE] = _dense_seconds(problem, slower)
-    return prices
-
-
-def _dense_seconds(problem: Problem, slower: float) -> float:
-    """Return the least time of whole vectors: their bytes, over what links carry.
-
-    The price of each all-reduce would take seconds to work out.
-    """
-    topology, tiers = problem.topology, nodes_of(problem.topology)
-    whole = problem.length * problem.itemsize
-    sent = whole + problem.length / 8
-    total = whole * _DENSE_S_PER_BYTE * slower
-    for ranks in (tiers.rail(0), tiers.members[0]):  # one of each node, and one node
-        if len(ranks) > 1:
-            link = topology.link(ranks[0], ranks[1])
-            rate = (link.bytes_per_s or inf) * (link.rails or 1)
-            total += 2 * (1 - 1 / len(ranks)) * sent / rate
-            total += 4 * ceil(log2(len(ranks))) * (link.latency_s or 0.0)
-    return total
 
 
 #: What changes no operand, by op: of a sum of floats it is the negative zero.
@@ -310,17 +264,17 @@ def foretell_sparse(
     if dtype.name not in TYPES:
         raise UsageError("explain", f"values of {dtype}", f"one of {', '.join(TYPES)}")
     problem = _foretold_problem(service, nnz, length, width * dtype.itemsize)
-    pace_ps = 1e12 * open_plans_of(service).kernel_s_per_byte
-    name = _chosen(service, problem, pace_ps)
-    prices = _prices(problem, _crowding(pace_ps))
+    slower = rounded(slowness(open_plans_of(service).kernel_s_per_byte))
+    name = _chosen(service, problem, slower)
+    prices = pair_prices(problem, slower)
     candidates = {one: Candidate(price) for one, price in prices.items()}
-    if _DENSE not in prices:
-        candidates[_DENSE] = Candidate(objection=f"vectors of more than {_DENSEST >> 30} GiB")
+    if DENSE not in prices:
+        candidates[DENSE] = Candidate(objection=f"vectors of more than {DENSEST >> 30} GiB")
     if service.family.deterministic:
         reason = "deterministic: operands are added in rank order"
         candidates |= {one: Candidate(objection=reason) for one in candidates if one != name}
     sent: dict[str, int] = {}
-    if name != _DENSE:
+    if name != DENSE:
         sent = cost(Plan(problem, find(_OPERATION, name))).bytes_per_level
     nbytes = nnz * problem.itemsize
     return Explanation(_OPERATION, nbytes, name, prices[name], sent, candidates)

@@ -27,7 +27,7 @@ from closeranks.collectives.pairs.pair_message import (
 )
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.sparse.pair_reduction import _prices
+from closeranks.collectives.sparse.pair_prices import pair_prices
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
 
@@ -152,7 +152,7 @@ def test_prices_of_many_ranks_are_there_at_once() -> None:
     topology = Topology.regular(node=128, rank=8)
     problem = Problem("allreduce_sparse", topology, count=1000, length=1 << 24)
     began = time.perf_counter()
-    prices = _prices(problem)
+    prices = pair_prices(problem)
     assert time.perf_counter() - began < 0.5
     assert set(prices) == {"doubling", "split", "dense"}
 
@@ -178,7 +178,7 @@ def test_steps_of_16384_ranks() -> None:
 def test_the_price_follows_the_density(count: int, wanted: str) -> None:
     links = {"node": Link(4e-5, 22e6), "rank": Link(1e-5, 2e9)}
     topology = Topology.regular(node=4, rank=2).with_links(links)
-    prices = _prices(Problem("allreduce_sparse", topology, count=count, length=1 << 24))
+    prices = pair_prices(Problem("allreduce_sparse", topology, count=count, length=1 << 24))
     assert min(prices, key=prices.__getitem__) == wanted, prices
 
 
