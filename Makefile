@@ -72,9 +72,9 @@ churn: $(OPENMPI)/.ready system ## half an hour of ranks that die and are replac
 
 sparse: $(OPENMPI)/.ready system ## sparse collectives: all parameters, and the lab's wires
 	@TESTS_SEED=all $(OPENMPI)/bin/python -m pytest -m '' tests/collectives/pairs tests/collectives/sparse \
-		tests/faults/test_sparse_dies.py tests/faults/test_route_dies.py tests/cluster/test_sparse.py
+		tests/faults/test_sparse_dies.py tests/faults/test_route_dies.py tests/cluster/test_sparse.py tests/cluster/test_sparse_choice.py
 	@for n in 2 4 5; do TESTS_SEED=all $(OPENMPI)/bin/closeranks run -n $$n -- $(OPENMPI)/bin/python -m pytest --with-mpi -q \
-		tests/mpi/test_sparse.py tests/mpi/test_sparse_on_devices.py tests/mpi/test_topk.py tests/mpi/test_route.py tests/mpi/test_chunks.py || exit; done
+		tests/mpi/test_sparse.py tests/mpi/test_sparse_refusals.py tests/mpi/test_sparse_on_devices.py tests/mpi/test_topk.py tests/mpi/test_route.py tests/mpi/test_chunks.py || exit; done
 	@$(OPENMPI)/bin/closeranks lab --nodes 4 --per-node 2 --rate 200mbit -- \
 		$(OPENMPI)/bin/closeranks bench sparse --sizes 64M --density 0.001,0.01,0.3,0.5 --topk 0.01 --counters
 	@$(OPENMPI)/bin/closeranks lab --nodes 4 --per-node 2 --rate 200mbit -- \
