@@ -23,6 +23,7 @@ from closeranks.collectives.sparse.pair_agreement import agreed_cuts, n_told
 from closeranks.collectives.sparse.pair_plans import problem_of, run_pairs
 from closeranks.comms import argument
 from closeranks.comms.gpu.array_place import placed
+from closeranks.comms.result_memory import RESULTS
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +97,11 @@ def _serve(
     x, k, residual, place = read_by_all(
         service, operation, n_told(service), _read, service, x, k, residual
     )
-    kept = x.copy() if residual is None else np.ascontiguousarray(x + residual)
+    kept = RESULTS.array(x.shape, x.dtype)
+    if residual is None:
+        np.copyto(kept, x)
+    else:
+        np.add(x, residual, out=kept)
     offered = _largest_entries(kept, k)
     offer = CanonicalPairs(offered, kept[offered], len(x), 1, "SUM")
     said = f"topk_allreduce({len(x)} entries of {x.dtype}, k {k})"
