@@ -14,9 +14,11 @@ in MPI.  `quietly` drops the MPI errors of an execution that has failed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context, copy_context
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -52,6 +54,9 @@ _C = TypeVar("_C", bound=MPI.Comm)
 _left: Final[list[object]] = []
 #: What an error names; who knows for which call it is names that.
 SET_UP: Final = "set-up"
+#: Seconds that a call of the set-up goes on once a rank has given up: who has ended the call,
+#: and raised an error on all ranks because of it, may be heard of before its last message.
+_GRACE_S: Final = 0.1
 
 
 class Interruptible(MPI.Intracomm):
@@ -122,14 +127,20 @@ class Interruptible(MPI.Intracomm):
 
     def _finish(self, request: MPI.Request, *buffers: Any) -> None:
         """Wait for an operation, or raise what has come between."""
+        noticed_s = inf
+
+        def look() -> None:
+            nonlocal noticed_s
+            if self._notices.notice is not None:
+                noticed_s = min(noticed_s, time.monotonic())
+                if time.monotonic() > noticed_s + _GRACE_S:
+                    self._notices.check(SET_UP)
+
         try:
-            wait(request.Test, abort=self._look)
+            wait(request.Test, abort=look)
         except BaseException:
             keep_left(request, *buffers)
             raise
-
-    def _look(self) -> None:
-        self._notices.check(SET_UP)
 
 
 def keep_left(*things: object) -> None:

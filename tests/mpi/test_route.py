@@ -134,7 +134,7 @@ def test_the_same_rows_add_up_to_the_same_bits(nodes: World) -> None:
 def test_a_deterministic_communicator_adds_in_rank_order(comm: MPI.Intracomm) -> None:
     ranks = list(range(comm.size))
     topology = Topology.from_groups(("node", "rank"), [[rank % 2 for rank in ranks], ranks])
-    terms = np.array([1e8, 1.0, -1e8, 1.0], np.float32)[: comm.size]
+    terms = np.resize(np.array([1e8, 1.0, -1e8, 1.0], np.float32), comm.size)
     with cr.init(comm, topology=topology, deterministic=True) as world:
         route = Route(world, [ranks])
         found = route.combine(np.repeat(terms[comm.rank], route.arrived))
