@@ -1,7 +1,7 @@
 """What the algorithms of `Communicator.Allreduce_sparse` would cost, in seconds.
 
-The constants are those of ranks that have a core each.  Where ranks share cores,
-steps wait for each other's turn, and kernels for memory.
+The constants are those of ranks that have a core each.  Where ranks share
+cores, steps wait for each other's turn, and kernels for memory.
 """
 
 from __future__ import annotations
