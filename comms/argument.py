@@ -90,8 +90,11 @@ def array(where: str, name: str, value: Any) -> NDArray[Any]:
     Raises
     ------
     UsageError
-        If NumPy can make none of it.
+        If NumPy can make none of it, or it has a mask, which would be lost.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(where, f"{name} is masked: its mask would be lost",
+                         "give array.filled(value)")  # fmt: skip
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as wrong:

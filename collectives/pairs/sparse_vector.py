@@ -143,7 +143,7 @@ class SparseVector:
         call = "SparseVector.from_dense"
         width = argument.whole(call, "block", block, least=1)
         (given,), (place,) = arrays_on_host([x], call)
-        dense = np.asarray(given)
+        dense = argument.array(call, "x", given)
         if dense.ndim != 1:
             raise UsageError(call, f"x of shape {dense.shape}", "give a 1-D array")
         if width == 1:

@@ -355,7 +355,10 @@ def _read_chunks(
             where, f"chunk {shown} on rank {rank}", f"give only chunks {whose} by this rank"
         )
     found, places = read_arrays(service, [given[number] for number in wanted], where)
-    arrays = [np.asarray(one) for one in found]
+    arrays = [
+        argument.array(where, f"chunk {number}", one)
+        for number, one in zip(wanted, found, strict=True)
+    ]
     for number, array in zip(wanted, arrays, strict=True):
         is_number = array.dtype.name in TYPES and array.dtype.isnative
         if array.dtype.hasobject or (where == _REDUCE_SCATTER and not is_number):

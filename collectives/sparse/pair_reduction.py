@@ -139,6 +139,9 @@ def _read(
         raise UsageError(where, f"op {title(op)}", f"one of {', '.join(OPS)}, MEAN")
     indices, values, index_place, value_place = pairs_on_host(vector, where)
     count_copies(service, (index_place, value_place))
+    if indices.dtype != np.int64 or len(values) != len(indices):
+        problem = f"{len(indices)} indices of {indices.dtype} and {len(values)} values"
+        raise UsageError(where, problem, "change no array of a SparseVector")
     if isinstance(op, Mean) and values.dtype.kind in "iu":
         raise UsageError(where, f"MEAN of {values.dtype}", "convert the values to floats")
     if values.dtype.name not in TYPES or not values.dtype.isnative:

@@ -26,6 +26,7 @@ from closeranks.collectives.sparse.row_transport import (
     known_algorithm,
     way_home,
 )
+from closeranks.comms import argument
 from closeranks.comms.gpu.array_place import arrays_on_host, placed
 from closeranks.errors import UsageError
 
@@ -299,7 +300,7 @@ def read_destinations(
         Each pair once, sorted by row, then rank.
     """
     (found,), _ = arrays_on_host([destinations], "Route")
-    given = np.asarray(found)
+    given = argument.array("Route", "destinations", found)
     if given.shape == (0,):  # an empty list
         given = given.reshape(0, 0)
     if given.ndim != 2 or (given.dtype.kind not in "iu" and given.size):
@@ -346,7 +347,7 @@ def _read_rows(
     """Read rows, and where they lie; UsageError if there are not so many."""
     rank = service.rank
     (found,), (place,) = read_arrays(service, [x], where)
-    rows = np.asarray(found)
+    rows = argument.array(where, "x", found)
     if rows.ndim == 0 or len(rows) != n_rows:
         shown = f"{len(rows)} rows" if rows.ndim else "one number"
         raise UsageError(where, f"{shown} on rank {rank}", f"give {n_rows} rows, as the route has")

@@ -18,6 +18,7 @@ from closeranks.collectives.coded import (
     CodedAllreduce,
     PartialRepetition,
     Recorder,
+    Repetition,
     Uncoded,
 )
 from closeranks.collectives.coded.transport import auto_scheme
@@ -204,6 +205,42 @@ def test_a_rank_that_leaves_while_it_waits_for_the_first_gradients(
         assert "Interruption" in str(said[0])
     coming.Free()
     assert world.allreduce(1) == n
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.0001, 0.0003, 0.0006, 0.001])
+@pytest.mark.parametrize("scheme", ["repetition", "auto"])
+def test_a_signal_at_any_time_of_the_first_round(
+    comm: MPI.Intracomm, world: World, scheme: str, pause_s: float
+) -> None:
+    """Its handler raises on rank 0; the next call meets no other one."""
+    n = comm.size
+
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    for turn in range(20):
+        said = "nothing"
+        chosen = "auto" if scheme == "auto" else Repetition(n, n > 1)
+        coded = CodedAllreduce(world, chosen)
+        if scheme == "auto":
+            for _ in range(31):
+                coded.step(ones, n)
+        try:
+            with coded:
+                if comm.rank == 0:
+                    signal.setitimer(signal.ITIMER_REAL, pause_s + 1e-5 * turn + 1e-6)
+                for _ in range(3):
+                    coded.step(ones, 2 * n)
+                time.sleep(0.002)
+        except (Interruption, PeerLost) as error:
+            said = type(error).__name__
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        told = world.allgather(said)
+        assert told[0] in ("Interruption", "nothing"), told
+        assert set(told[1:]) <= {"PeerLost", "nothing"}, told
+    signal.signal(signal.SIGALRM, before)
 
 
 class Odd:

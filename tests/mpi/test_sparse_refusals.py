@@ -131,3 +131,44 @@ def test_short_integers_wrap_around(comm: MPI.Intracomm, world: World, dtype: st
     with world.using(algorithm="native"):
         found = world.Allreduce_sparse(SparseVector(np.arange(64), values, 64), algorithm="dense")
     assert (found.values == expected).all()
+
+
+class Raises:
+    """Something that raises when NumPy looks at it."""
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise ValueError("nothing here")
+
+
+UNREADABLE: dict[str, Any] = {
+    "ragged": [[1.0], [1.0, 2.0]],
+    "raises": Raises(),
+    "masked": np.ma.masked_array([1.0, 2.0], [True, False]),
+}
+
+
+@pytest.mark.parametrize("given", UNREADABLE)
+def test_what_numpy_cannot_read_is_refused(comm: MPI.Intracomm, world: World, given: str) -> None:
+    wrong = UNREADABLE[given]
+    error: type[cr.Error] = cr.UsageError if comm.rank == 0 else cr.Disagreement
+    rows = np.ones((2, 1))
+    route = Route(world, np.full((2, 1), comm.rank))
+    for call, right in ((route.dispatch, rows), (route.combine, rows)):
+        with pytest.raises(error):
+            call(wrong if comm.rank == 0 else right)
+    with pytest.raises(error):
+        Route(world, wrong if comm.rank == 0 else [[0], [0]])
+    chunks = {comm.rank: wrong if comm.rank == 0 else rows}
+    owner, everywhere = np.arange(comm.size), np.ones((comm.size, comm.size), bool)
+    with pytest.raises(error):
+        allgather_chunks(world, chunks, owner, everywhere)
+    assert (route.combine(route.dispatch(rows)) == 1).all()
+
+
+def test_vectors_that_were_changed_are_refused(comm: MPI.Intracomm, world: World) -> None:
+    vector = SparseVector([0, 2], [1.0, 2.0], 4)
+    if comm.rank == 0:
+        vector.values = np.ones(1)
+    with pytest.raises(cr.UsageError if comm.rank == 0 else cr.Disagreement, match="1 values"):
+        world.Allreduce_sparse(vector)
+    assert world.allreduce(1) == comm.size

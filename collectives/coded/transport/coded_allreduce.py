@@ -40,6 +40,7 @@ from closeranks.collectives.coded.transport.step_parts import check_enough, read
 from closeranks.collectives.coded.transport.vector_memory import VectorMemory
 from closeranks.comms import argument
 from closeranks.comms.exit import forked_child
+from closeranks.comms.exit.signal_handlers import DeferredHandlers
 from closeranks.errors import CodeError, PeerError, Revoked, UsageError
 
 if TYPE_CHECKING:
@@ -265,9 +266,9 @@ class CodedAllreduce:
         job = self.round - self._base + 1
         self._jobs[job] = Batch(compute_part, given, self.scheme.parts)
         self._last_job = job
-        found = self._run()
+        found = self._told(self._run_round, self.round + 1)
         if self._auto is not None and self._auto.is_due(self.round):
-            self._meeting.call(self._wait, partial(self._choose, count))
+            self._told(self._meeting.call, self._wait, partial(self._choose, count))
         return found
 
     def _choose(self, parts: int, interrupted: BaseException | None) -> None:
@@ -320,7 +321,7 @@ class CodedAllreduce:
             sums = []
             for _ in range(self.scheme.delay):
                 self.scheme.skip(self.round + 1 - self._base)
-                sums.append(self._run())
+                sums.append(self._told(self._run_round, self.round + 1))
             found = sums[-self._last_job :]
         self._base, self._last_job = self.round, 0
         self._jobs.clear()
@@ -363,10 +364,10 @@ class CodedAllreduce:
             raise UsageError(STEP, "the CodedAllreduce is closed", "make a new one")
         self._wait.refuse()
 
-    def _run(self) -> Any:
-        """Run a round; an error on this rank ends it for all."""
+    def _told(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do what all ranks do; an error on this rank ends it for all."""
         try:
-            return self._run_round(self.round + 1)
+            return work(*arguments)
         except BaseException as error:
             if not self._wait.is_broken:
                 self._wait.tell_failure(error)
@@ -411,11 +412,13 @@ class CodedAllreduce:
                 layout = GradientLayout.of(batch.compute_ahead(first))
         except BaseException as met:  # the others would wait for this rank
             error = met
-        agreed = self._agreed_layout(layout, error)
-        self._check_types(agreed)
-        if self._max_noise is None:
-            self._max_noise = _NOISE / _rounding(agreed)
-        self._vectors = VectorMemory(self._comm, self._node, agreed, self.scheme, self._ahead + 1)
+        slots = self._ahead + 1
+        with DeferredHandlers():  # the others count on this rank until all have the memory
+            agreed = self._agreed_layout(layout, error)
+            self._check_types(agreed)
+            if self._max_noise is None:
+                self._max_noise = _NOISE / _rounding(agreed)
+            self._vectors = VectorMemory(self._comm, self._node, agreed, self.scheme, slots)
 
     def _agreed_layout(
         self, layout: GradientLayout | None, error: BaseException | None

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from closeranks.collectives.coded.transport.cell_messages import MET, REFUSED
+from closeranks.comms.exit.signal_handlers import DeferredHandlers, defer_handlers
 from closeranks.errors import PeerError
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class RankMeeting:
     def call(self, wait: RoundWait, together: Callable[[BaseException | None], _T]) -> _T:
         """Wait for all ranks, then call.
 
-        Collective.
+        Collective.  Once this node has said yes, handlers of signals wait until the
+        call is over.
 
         Parameters
         ----------
@@ -69,13 +71,13 @@ class RankMeeting:
         PeerLost, PeerLate, Revoked
             If a rank does not come; nothing was called then.
         """
-        self._number += 1
-        number = self._number
-        self._memory.words.store(self._memory.met(self._member), number)
-        interrupted = self._gather(wait, number)
-        if self._others:
-            interrupted = self._hear_votes(wait, number) or interrupted
-        return together(interrupted)
+        with DeferredHandlers():
+            self._number += 1
+            number = self._number
+            interrupted = self._gather(wait, number)
+            if self._others:
+                interrupted = self._hear_votes(wait, number) or interrupted
+            return together(interrupted)
 
     def refuse(self) -> None:
         """Come to no further meeting.  Local; any thread."""
@@ -88,15 +90,18 @@ class RankMeeting:
         """Wait for this node; gives what has interrupted that too late."""
         memory, interrupted = self._memory, None
         try:
+            memory.words.store(memory.met(self._member), number)
             wait.until(
                 lambda: self._has_gathered(number), bool, late=lambda: memory.missing(number)
             )
+            defer_handlers()
         except BaseException as error:
             self.refuse()
             if not self._has_gathered(number):
                 raise
             # The others count on this rank.  What it has heard of it hears again afterwards.
             interrupted = None if isinstance(error, PeerError) else error
+            defer_handlers()
         if self._member == 0:
             self._messages.tell_or_revoke(MET, number)
         return interrupted
