@@ -207,6 +207,7 @@ def test_a_rank_that_leaves_while_it_waits_for_the_first_gradients(
     assert world.allreduce(1) == n
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a __del__
 @pytest.mark.parametrize("pause_s", [0, 0.0001, 0.0003, 0.0006, 0.001])
 @pytest.mark.parametrize("scheme", ["repetition", "auto"])
 def test_a_signal_at_any_time_of_the_first_round(

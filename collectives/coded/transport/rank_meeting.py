@@ -50,7 +50,7 @@ class RankMeeting:
     def call(self, wait: RoundWait, together: Callable[[BaseException | None], _T]) -> _T:
         """Wait for all ranks, then call.
 
-        Collective.  Once this node has said yes, handlers of signals wait until the
+        Collective.  Once all nodes have voted, handlers of signals wait until the
         call is over.
 
         Parameters
@@ -71,12 +71,27 @@ class RankMeeting:
         PeerLost, PeerLate, Revoked
             If a rank does not come; nothing was called then.
         """
+        memory, interrupted = self._memory, None
         with DeferredHandlers():
             self._number += 1
             number = self._number
-            interrupted = self._gather(wait, number)
-            if self._others:
-                interrupted = self._hear_votes(wait, number) or interrupted
+            try:
+                memory.words.store(memory.met(self._member), number)
+                wait.until(
+                    lambda: self._has_gathered(number), bool, late=lambda: memory.missing(number)
+                )
+                self._vote(wait, number)
+                defer_handlers()
+            except BaseException as error:
+                self.refuse()
+                if not self._has_gathered(number):
+                    raise
+                # The others count on this rank.  What it has heard of it hears again afterwards.
+                interrupted = None if isinstance(error, PeerError) else error
+                defer_handlers()
+                self._vote(wait, number)
+            if any(self._messages.refuses(cell, number) for cell in self._others):
+                wait.until(lambda: False, bool)  # raises why, which comes from another rank
             return together(interrupted)
 
     def refuse(self) -> None:
@@ -86,26 +101,6 @@ class RankMeeting:
             if words.swap_if(at, number, -1 - number) == number:
                 self._messages.tell_or_revoke(REFUSED, number + 1)
 
-    def _gather(self, wait: RoundWait, number: int) -> BaseException | None:
-        """Wait for this node; gives what has interrupted that too late."""
-        memory, interrupted = self._memory, None
-        try:
-            memory.words.store(memory.met(self._member), number)
-            wait.until(
-                lambda: self._has_gathered(number), bool, late=lambda: memory.missing(number)
-            )
-            defer_handlers()
-        except BaseException as error:
-            self.refuse()
-            if not self._has_gathered(number):
-                raise
-            # The others count on this rank.  What it has heard of it hears again afterwards.
-            interrupted = None if isinstance(error, PeerError) else error
-            defer_handlers()
-        if self._member == 0:
-            self._messages.tell_or_revoke(MET, number)
-        return interrupted
-
     def _has_gathered(self, number: int) -> bool:
         """Tell whether this node has said yes; who sees all of its ranks says so."""
         words, at = self._memory.words, self._memory.gathered
@@ -114,23 +109,16 @@ class RankMeeting:
         found = words.load(at)
         return max(found, -1 - found) >= number
 
-    def _hear_votes(self, wait: RoundWait, number: int) -> BaseException | None:
-        """Wait until all nodes have voted; raises if one has said no."""
-        messages, interrupted = self._messages, None
-
-        def have_voted() -> bool:
-            return all(
+    def _vote(self, wait: RoundWait, number: int) -> None:
+        """Say yes for this node, and wait until all nodes have voted; harmless twice."""
+        messages = self._messages
+        if self._member == 0:
+            messages.tell_or_revoke(MET, number)
+        wait.until(
+            lambda: all(
                 messages.met(cell) >= number or messages.refuses(cell, number)
                 for cell in self._others
-            )
-
-        try:
-            wait.until(have_voted, bool, hears_failures=False)
-        except PeerError:
-            raise
-        except BaseException as error:  # the others count on this rank; once
-            interrupted = error
-            wait.until(have_voted, bool, hears_failures=False)
-        if any(messages.refuses(cell, number) for cell in self._others):
-            wait.until(lambda: False, bool)  # raises why, which comes from another rank
-        return interrupted
+            ),
+            bool,
+            hears_failures=False,
+        )
