@@ -36,7 +36,7 @@ class RankMeeting:
         Of this rank.
     member : int
         Rank in the node.
-    cells : sequence of int
+    others : list of int
         The other nodes.
     """
 
